@@ -390,7 +390,7 @@ def test_a_run_with_an_id_that_has_succeeded_is_not_run_again(printed, job, tmp_
     assert (code, out.count("] one run")) == (0, 1)
     code, out, _ = printed(*words)
     assert (code, out.count("] one run")) == (0, 0)
-    assert "run 'monday' has succeeded before" in out
+    assert "run 'monday' has already succeeded" in out
     code, _, err = printed("run", "-t", "kubernetes", job, "--run-id", "monday")
     assert (code, "--run-id and --dir are for local and spark" in err) == (Exit.USAGE, True)
 
@@ -410,7 +410,7 @@ def test_a_job_on_this_machine_keeps_its_deadline(printed, job):
     changes = ("--set", "command=[sleep, '300']", "--set", "deadline=3")
     code, _, err = printed("run", "-t", "local", job, *changes)
     assert code == Exit.OVERDUE
-    assert "not done in 3 seconds (Deadlines.run)" in err
+    assert "did not finish within 3 seconds (Deadlines.run)" in err
 
 
 @pytest.mark.slow

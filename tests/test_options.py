@@ -194,32 +194,38 @@ def test_a_group_is_frozen_travels_and_documents_each_field(kind):
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_group_of_another_kind_is_refused(name):
     kind = GROUPS[name].__name__
-    with pytest.raises(InvalidArgument, match=rf"{name}= is a {kind}\(…\); got {{}}"):
+    with pytest.raises(InvalidArgument, match=rf"{name}= must be a {kind}\(…\); got {{}}"):
         TensorflowDistributor(launcher=LocalLauncher(), **{name: {}})
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Deadlines(heartbeat="10"), r"\(heartbeat=\) is a number .* got '10'"),
+        (lambda: Deadlines(heartbeat="10"), r"\(heartbeat=\) must be a number .* got '10'"),
         (lambda: Deadlines(heartbeat=None), "got None"),
         (lambda: Deadlines(step=float("nan")), "got nan"),
-        (lambda: Deadlines(shutdown=0), r"\(shutdown=\) is a number of seconds greater than 0"),
+        (
+            lambda: Deadlines(shutdown=0),
+            r"\(shutdown=\) must be a number of seconds greater than 0",
+        ),
         (lambda: Deadlines(run=True), r"\(run=\) .* got True"),
-        (lambda: Spool(limit="much"), r"\(limit=\) is a size of at least 1 MiB"),
-        (lambda: Spool(dir=7), r"\(dir=\) is a folder's path, a str; got 7"),
+        (lambda: Spool(limit="much"), r"\(limit=\) must be a size of at least 1 MiB"),
+        (lambda: Spool(dir=7), r"\(dir=\) must be the path of a folder, as a string; got 7"),
         (lambda: LaunchOptions(warm_seconds=-1), r"\(warm_seconds=\) .* 0 or more; got -1"),
-        (lambda: LaunchOptions(detached="yes"), r"\(detached=\) is True or False"),
-        (lambda: LaunchOptions(keep_jobs=-1), r"\(keep_jobs=\) is a whole number"),
-        (lambda: Programs(classic_flags=1), r"\(classic_flags=\) is True or False; got 1"),
-        (lambda: Programs(patches=None), r"\(patches=\) is True or False; got None"),
+        (lambda: LaunchOptions(detached="yes"), r"\(detached=\) must be True or False"),
+        (lambda: LaunchOptions(keep_jobs=-1), r"\(keep_jobs=\) must be a whole number"),
+        (lambda: Programs(classic_flags=1), r"\(classic_flags=\) must be True or False; got 1"),
+        (lambda: Programs(patches=None), r"\(patches=\) must be True or False; got None"),
         (
             lambda: Distribution(variable_partitioner=2),
             "MinSizePartitioner or FixedShardsPartitioner; got int",
         ),
         (lambda: Distribution(communication="ring"), "CommunicationOptions; got str"),
-        (lambda: TensorBoard(serve="s3://logs"), r"\(serve=\) is True or False"),
-        (lambda: TensorflowDistributor(tensorboard=1), r"tensorboard= is True, False or a Ten"),
+        (lambda: TensorBoard(serve="s3://logs"), r"\(serve=\) must be True or False"),
+        (
+            lambda: TensorflowDistributor(tensorboard=1),
+            r"tensorboard= must be True, False or a Ten",
+        ),
     ],
 )
 def test_what_can_not_be_is_refused_when_the_group_is_made(make, words):

@@ -46,7 +46,7 @@ def test_the_error_itself_is_told_without_what_is_around_it(around):
     assert (rank, detail) == (None, "")
     assert type(error) is errors.DataError
     assert str(error) == (
-        "Spark could not compute the rows of data=: [CAST_OVERFLOW] The value 200L of the type "
+        "Spark failed to compute the rows of data=: [CAST_OVERFLOW] The value 200L of the type "
         '"BIGINT" cannot be cast to "TINYINT" due to an overflow. SQLSTATE: 22003'
     )
 
@@ -77,7 +77,7 @@ def test_what_was_lost_is_no_fault_of_the_data(text, kind):
 
 
 def test_what_gridflow_itself_refuses_stays_what_it_is():
-    refused = errors.InvalidArgument("repartition='never' works for one dataset")
+    refused = errors.InvalidArgument("repartition='never' supports only one dataset")
     assert explain(refused) == (None, "", refused)
 
 
@@ -99,11 +99,11 @@ def test_a_job_is_cancelled_by_gridflow_or_by_others():
 def test_what_a_user_says_of_cancelling_is_no_cancellation():
     said = UDF.replace("ZeroDivisionError: division by zero", "ValueError: Job 7 cancelled, sorry")
     _, _, error = explain(Exception(CALLED + ABORTED + said + STACK))
-    assert "Spark could not compute the rows" in str(error)
+    assert "Spark failed to compute the rows" in str(error)
     assert str(error).endswith("ValueError: Job 7 cancelled, sorry")
     raised = "[USER_RAISED_EXCEPTION] the job was cancelled"
     _, _, error = explain(Exception(CALLED + ABORTED + "org.apache.E: " + raised + STACK))
-    assert "Spark could not compute the rows" in str(error)
+    assert "Spark failed to compute the rows" in str(error)
 
 
 @pytest.mark.parametrize("barrier", [True, False])

@@ -1,4 +1,4 @@
-"""The command ``gridflow``. Thin: each subcommand's work is imported when it is called."""
+"""The command ``gridflow``. Each subcommand's code is imported when it is called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        The words after ``gridflow``; those of the process by default.
+        The arguments after ``gridflow``; by default those of the process.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         One of `gridflow._spec.exits.Exit`; ``launch`` returns its program's code.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that it lacks is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # an unencodable character mustn't fail it
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the documents has gone; Python would complain once more at its exit.
+        # The reader has closed the pipe; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(Exit.BROKEN_PIPE)
     except KeyboardInterrupt:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
-    """Cut off the program after ``--``, which argparse would mix up with options."""
+    """Split off the program after ``--``, which argparse would confuse with options."""
     if "--" not in words:
         return words, []
     place = words.index("--")
@@ -71,7 +71,7 @@ def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
 def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
     """Return the parser of the whole command line.
 
-    ``tfrecord`` adds the subcommands of `gridflow.tfrecord`, whose import may bring more than the
+    ``tfrecord`` adds the subcommands of `gridflow.tfrecord`, whose import may need more than the
     standard library.
     """
     parser = argparse.ArgumentParser(

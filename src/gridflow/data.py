@@ -1,7 +1,7 @@
-"""Datasets of files for programs that have no `TrainingContext`; images for any dataset.
+"""Datasets of files for programs without a `TrainingContext`, and images for any dataset.
 
-A program that ``gridflow launch`` starts in a container, or any other that has its place in
-``TF_CONFIG``, reads files as ``ctx.parquet_dataset`` does, with equal steps on all workers.
+A program that ``gridflow launch`` starts in a container, or any other program with a
+``TF_CONFIG``, reads files like ``ctx.parquet_dataset``, with the same steps on all workers.
 """
 
 from __future__ import annotations
@@ -46,21 +46,20 @@ def parquet_dataset(
     Parameters
     ----------
     path, batch_size, features, label, sample_weight, nulls, filesystem
-        See `TrainingContext.parquet_dataset`. Paths that aren't complete begin in the working
-        directory.
+        See `TrainingContext.parquet_dataset`. Relative paths start in the working directory.
     strategy : tf.distribute.Strategy, optional
-        What trains. Under MultiWorkerMirroredStrategy all workers must call this function; they
-        compare what they see.
+        The strategy that trains. Under MultiWorkerMirroredStrategy all workers must call this
+        function; they compare the files that they see.
     **options
-        ``shuffle`` (default False), ``seed``, ``tail``, ``map``, ``prefetch`` as there; ``epoch``
-        and ``step``, by default 0: where the first iteration begins, to go on exactly where a
-        checkpoint was made; ``rank`` and ``num_workers``: by default those of ``TF_CONFIG``.
+        ``shuffle`` (default False), ``seed``, ``tail``, ``map``, ``prefetch`` as there. ``epoch``
+        and ``step`` (default 0): where the first iteration begins, to resume exactly where a
+        checkpoint was made. ``rank`` and ``num_workers``: by default those of ``TF_CONFIG``.
 
     Returns
     -------
     tf.data.Dataset or tf.distribute.DistributedDataset
-        Each iteration is an epoch. To evaluate and predict it gives each row once only within a
-        gridflow job: here it gives the batches of training.
+        Each iteration is an epoch. Evaluation and prediction use each row exactly once only within
+        a gridflow job; here they use the training batches.
     """
     from gridflow._feed.ingest.files.opening import open_parquet
 
@@ -117,23 +116,23 @@ def image_decoder(
 ) -> Callable[..., Any]:
     """Return a function for ``map=`` that decodes and resizes a column of JPEG, PNG, GIF or BMP.
 
-    It decodes by ``tf.io.decode_image`` (of a GIF the first picture) and resizes by
-    ``tf.image.resize``, bilinearly, in the pipeline of ``tf.data``: several batches at a time.
+    It decodes with ``tf.io.decode_image`` (for a GIF, the first frame) and resizes bilinearly with
+    ``tf.image.resize``, in the ``tf.data`` pipeline, several batches at a time.
 
     Parameters
     ----------
     height, width : int
-        Of the tensors, in pixels.
+        Size of the tensors, in pixels.
     channels : {1, 3, 4}, default 3
         Grey, RGB or RGBA.
     key : str, optional
-        Where ``x`` is a dict: which of its inputs holds the images.
+        If ``x`` is a dict: the key of the images.
 
     Returns
     -------
     callable
-        Of ``x``, ``x, y`` or ``x, y, sample_weight``. In place of the bytes it returns ``float32``
-        tensors of shape (batch, height, width, channels), with values from 0 to 255.
+        A function of ``x``, ``x, y`` or ``x, y, sample_weight``. It replaces the bytes with
+        ``float32`` tensors of shape (batch, height, width, channels) and values from 0 to 255.
 
     Examples
     --------
@@ -144,7 +143,7 @@ def image_decoder(
     """
     size = (whole_number("height", height, 1), whole_number("width", width, 1))
     if channels not in {1, 3, 4}:
-        raise InvalidArgument(f"channels must be 1, 3 or 4, got {channels!r}.")
+        raise InvalidArgument(f"channels must be 1, 3 or 4; got {channels!r}.")
 
     def decode(x: Any, *others: Any) -> Any:
         import tensorflow as tf
@@ -159,7 +158,7 @@ def image_decoder(
 
         if key is not None:
             if key not in x:
-                raise InvalidArgument(f"key={key!r} is not one of the inputs {', '.join(x)}.")
+                raise InvalidArgument(f"unknown key={key!r}; the inputs are {', '.join(x)}.")
             x = {**x, key: all_of(x[key])}
         else:
             x = all_of(x)
@@ -169,15 +168,17 @@ def image_decoder(
 
 
 def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any]]:
-    """Return the place among the workers, and the options that are left."""
+    """Return the group of workers, and the remaining options."""
     rank, workers = options.pop("rank", None), options.pop("num_workers", None)
     if (rank is None) != (workers is None):
-        raise InvalidArgument("rank= and num_workers= belong together: give both, or neither.")
+        raise InvalidArgument("give both rank= and num_workers=, or neither.")
     if rank is None:
         rank, workers = _place(os.environ)
     rank, workers = whole_number("rank", rank, 0), whole_number("num_workers", workers, 1)
     if rank >= workers:
-        raise InvalidArgument(f"rank={rank} of num_workers={workers}: ranks count from 0.")
+        raise InvalidArgument(
+            f"rank={rank} is out of range for num_workers={workers}: ranks start at 0."
+        )
     gather: Callable[[bytes], list[bytes]] | None = None
     if strategy is not None and workers > 1:
         import tensorflow as tf
@@ -193,7 +194,7 @@ def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return rank and number of workers by ``TF_CONFIG``: those of a program alone without it."""
+    """Return rank and number of workers from ``TF_CONFIG``; by default, of a single program."""
     text = environ.get(TF_CONFIG)
     if not text:
         return 0, 1
@@ -203,9 +204,9 @@ def _place(environ: Mapping[str, str]) -> tuple[int, int]:
         rank = cluster.rank(Task(task["type"], int(task["index"])))
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(
-            f"{TF_CONFIG} can't be read ({error!r}): {text!r}. Give rank= and num_workers=."
+            f"can't parse {TF_CONFIG} ({error!r}): {text!r}. Give rank= and num_workers=."
         ) from error
-    if rank is None:  # an evaluator, or a parameter server: it reads alone
+    if rank is None:  # an evaluator or a parameter server: it reads alone
         return 0, 1
     return rank, len(cluster.ranks)
 

@@ -6,24 +6,24 @@
     ├── InvalidArgument          (ValueError)    bad input, found before anything is launched
     │   ├── SchemaError                          a column is missing or can't be fed
     │   └── UnpicklableFunction                  the training function can't be sent
-    ├── MissingDependency        (ImportError)   a package that an extra would bring
+    ├── MissingDependency        (ImportError)   a package is missing that an extra installs
     ├── NotEnoughSlots                           the cluster can't run all the tasks at once
-    │   └── NotEnoughGpus                        fewer GPUs are there, or free, than the tasks need
+    │   └── NotEnoughGpus                        fewer GPUs exist, or are free, than the tasks need
     ├── StartTimeout             (TimeoutError)  tasks did not register or did not come up in time
     ├── EnvironmentMismatch                      executors lack TensorFlow, or have another version
-    ├── DataError                                rows that can't be fed, found while they were read
-    ├── JobExists                                a job of this name, or a run of this id, is there
+    ├── DataError                                rows that can't be fed, found while reading them
+    ├── JobExists                                the job name or run id is already in use
     ├── JobCancelled                             JobHandle.cancel() has ended the job
-    ├── NetworkError             (OSError)       the coordinator can't listen, or isn't reached
+    ├── NetworkError             (OSError)       the coordinator can't listen, or can't be reached
     │   └── ClientUnreachable                    executors can't connect to a Spark Connect client
-    ├── WireError                                a message that is damaged, or of another version
-    ├── BrokenBarrier                            ranks that wait for one another will never meet
-    │   └── BarrierTimeout       (TimeoutError)  they didn't in the time that they had
+    ├── WireError                                a damaged message, or one of another version
+    ├── BrokenBarrier                            ranks that wait for each other will never meet
+    │   └── BarrierTimeout       (TimeoutError)  they didn't meet in time
     ├── UnsafePath         (PermissionError)     another user owns a folder, or can write to it
     └── TrainingFailed                           a task failed; names the first one and why
         ├── TaskLost                             an agent, executor or host disappeared
         ├── StepTimeout          (TimeoutError)  a rank stopped making steps
-        └── RunTimeout           (TimeoutError)  the job took longer than it may
+        └── RunTimeout           (TimeoutError)  the job exceeded its time limit
 
 All of them survive pickling, as Spark and Keras callbacks may carry them between processes.
 """
@@ -70,7 +70,7 @@ class GridflowError(Exception):
 
 
 class InvalidArgument(GridflowError, ValueError):
-    """What was given can't be used; the message says what is allowed."""
+    """An argument can't be used; the message says what is allowed."""
 
 
 class SchemaError(InvalidArgument):
@@ -78,7 +78,7 @@ class SchemaError(InvalidArgument):
 
 
 class UnpicklableFunction(InvalidArgument):
-    """The training function, or something that it captures, can't be sent to the tasks."""
+    """The training function, or something it captures, can't be pickled and sent to the tasks."""
 
 
 class MissingDependency(GridflowError, ImportError):
@@ -91,7 +91,7 @@ class NotEnoughSlots(GridflowError):
     Attributes
     ----------
     required, available : int
-        Task slots that the job needs at the same time, and those there are.
+        Task slots that the job needs at the same time, and those that exist.
     """
 
     def __init__(self, message: str, required: int = 0, available: int = 0) -> None:
@@ -104,14 +104,14 @@ class NotEnoughSlots(GridflowError):
 
 
 class NotEnoughGpus(NotEnoughSlots):
-    """Fewer GPUs are there, or are free, than the tasks need.
+    """Fewer GPUs exist, or are free, than the tasks need.
 
     Attributes
     ----------
     required, available : int
-        GPUs that the job needs, and those that it could have; parts of GPUs where it shares them.
+        GPUs that the job needs, and those available to it. Fractions of GPUs if it shares them.
     failures : tuple of TaskFailure
-        The tasks that found none, with their hosts; empty if it was known before the launch.
+        The tasks that found no GPU, with their hosts. Empty if this was known before the launch.
     """
 
     def __init__(
@@ -129,37 +129,37 @@ class NotEnoughGpus(NotEnoughSlots):
 
 
 class JobExists(GridflowError):
-    """A job of this name, a run of this id, or the job that has these checkpoints, is there."""
+    """The job name or run id is already in use, or another job has these checkpoints."""
 
 
 class UnsafePath(GridflowError, PermissionError):
-    """Another user owns a folder or file of gridflow's, or can write to it, or it is a link.
+    """Another user owns a folder or file that gridflow uses, or can write to it, or it is a link.
 
-    What is read there could be that user's: it would run as this one's code.
+    Reading it could run the other user's code.
     """
 
 
 class WireError(GridflowError):
-    """A message that isn't one: of another version of gridflow, or damaged."""
+    """A message is damaged, or comes from another version of gridflow."""
 
 
 class BrokenBarrier(GridflowError):
-    """``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` can't be held: a rank won't come.
+    """``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` can't complete: a rank won't join.
 
-    It has returned from the function, or has called another one of these.
+    It has returned from the function, or has called another of these methods.
     """
 
 
 class BarrierTimeout(BrokenBarrier, TimeoutError):
-    """A rank didn't come to ``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` in time."""
+    """A rank didn't join ``ctx.barrier()``, ``broadcast()`` or ``all_gather()`` in time."""
 
 
 class NetworkError(GridflowError, OSError):
-    """The coordinator can't listen where it is to, or executors can't connect to it there."""
+    """The coordinator can't listen on its address, or executors can't connect to it."""
 
 
 class ClientUnreachable(NetworkError):
-    """Executors can't connect to a client of Spark Connect."""
+    """Executors can't connect to a Spark Connect client."""
 
 
 class JobCancelled(GridflowError):
@@ -172,9 +172,9 @@ class _FailureError(GridflowError):
     Attributes
     ----------
     failures : tuple of TaskFailure
-        What is known of every failed task, root cause first.
+        The failed tasks, root cause first.
     first : TaskFailure or None
-        The failure that caused the others, as far as can be told.
+        The failure that most likely caused the others.
     """
 
     def __init__(self, message: str, failures: tuple[TaskFailure, ...] = ()) -> None:
@@ -183,7 +183,7 @@ class _FailureError(GridflowError):
 
     @property
     def first(self) -> TaskFailure | None:
-        """The failure that caused the others."""
+        """The failure that most likely caused the others."""
         return self.failures[0] if self.failures else None
 
     def __reduce__(self) -> tuple[Callable[..., _FailureError], tuple[object, ...]]:
@@ -195,13 +195,13 @@ class StartTimeout(_FailureError, TimeoutError):
 
 
 class EnvironmentMismatch(_FailureError):
-    """The tasks' Python environments don't fit the job, or one another."""
+    """The tasks' Python environments don't match the job, or each other."""
 
 
 class DataError(_FailureError):
-    """Rows that can't be fed: nulls that no rule covers, arrays of changing length, a full disk.
+    """Rows can't be fed: nulls that no rule covers, arrays of varying length, a full disk.
 
-    Or rows that Spark failed to compute; ``__cause__`` is then what Spark raised.
+    Or Spark failed to compute them; ``__cause__`` is then Spark's exception.
     """
 
 
@@ -218,7 +218,7 @@ class StepTimeout(TrainingFailed, TimeoutError):
 
 
 class RunTimeout(TrainingFailed, TimeoutError):
-    """The job ran for ``Deadlines.run`` seconds and was ended."""
+    """The job exceeded ``Deadlines.run`` seconds and was ended."""
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:

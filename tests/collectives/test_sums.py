@@ -202,7 +202,7 @@ def test_where_a_sandbox_hides_the_host_a_rank_is_a_host_of_its_own(monkeypatch)
 def test_a_rank_that_never_comes_is_named():
     listener = links.Listener()
     try:
-        with pytest.raises(PeerGone, match="rank 3 did not connect in 0.2 seconds"):
+        with pytest.raises(PeerGone, match="rank 3 did not connect within 0.2 seconds"):
             listener.accept([3], 0.2)
     finally:
         listener.close()

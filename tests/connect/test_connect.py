@@ -150,7 +150,7 @@ def test_rows_are_pushed_and_asked_about_streams_refused_and_a_job_cancelled(cli
     assert "can't be fed over Spark Connect" in refused
     assert answers == [(float(i), 2.0 * i) for i in range(20)]
     assert fed == (20, sum(range(20)))
-    assert "the job's 3 tasks take all 3 task slots" in full
+    assert "the job's 3 tasks use all 3 task slots" in full
     assert "was cancelled" in cancelled
     assert free == 3
 
@@ -211,7 +211,7 @@ def train_out_of_reach(spark):
     try:
         TensorflowDistributor(2, "none", logs="none", **options).run(await_rows)
     except DataError as error:
-        failed = *failed, "Only a job of start() can be fed" in str(error)
+        failed = *failed, "Only jobs started with start() can be fed" in str(error)
     job = TensorflowDistributor(3, "none", logs="none", **options).start(sleep)
     time.sleep(4)
     job.cancel()
@@ -274,6 +274,6 @@ def test_a_client_out_of_reach_and_too_few_slots_are_told_where_nothing_else_wou
         assert "Set Network(advertise=" in said
         assert code == 71
     assert "checkpoint_dir= is a folder of this machine" in unreachable[0][0]
-    assert re.search(r"its tasks are \d Spark jobs: those that are fed", unreachable[1][0])
+    assert re.search(r"its tasks form \d Spark jobs: those that are fed", unreachable[1][0])
     assert seconds < 60  # not start_timeout, nor what Spark waits for slots
     assert few == (4, 3)

@@ -103,5 +103,5 @@ def test_places_of_any_length_are_found_again(store):
 
 @pytest.mark.parametrize("name", ["num_workers", ".bashrc", "../x", "checkpoint-1.npz", ""])
 def test_only_checkpoints_are_given_out(store, name):
-    with pytest.raises(GridflowError, match="isn't the name of a checkpoint"):
+    with pytest.raises(GridflowError, match="not a checkpoint name"):
         store.stored(name)

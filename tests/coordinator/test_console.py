@@ -267,8 +267,8 @@ def test_a_terminal_that_nobody_reads_holds_up_nobody(tmp_path, monkeypatch, fil
     reader.close()
     assert seen[0] == "[gridflow] begins"
     shown = [int(line.split()[1]) for line in seen if line.startswith("[worker:0]")]
-    (note,) = [line for line in seen if "lines not shown here" in line]
-    missing = int(note.split()[5].replace(",", ""))
+    (note,) = [line for line in seen if "lines not shown" in line]
+    missing = int(note.split()[4].replace(",", ""))
     assert shown == list(range(count - missing))
     assert str(tmp_path) in note
     wait_until(lambda: not [t for t in threading.enumerate() if t.name == "gridflow-console"])
@@ -287,7 +287,7 @@ def test_a_terminal_that_reads_again_is_told_what_it_missed(tmp_path, monkeypatc
         console.close()
         monkeypatch.undo()
         stdout.close()
-        assert re.match(r"\[gridflow\] lines not shown here: \d \(all are in /", line)
+        assert re.match(r"\[gridflow\] lines not shown: \d \(all of them are in /", line)
         assert reader.read() == "[worker:0] after\n"
 
 
@@ -343,7 +343,7 @@ def test_output_that_is_no_stream_ends_nothing_and_what_follows_it_is_written(
     console.close()
     monkeypatch.undo()
     assert stream.written.splitlines() == [
-        f"[gridflow] lines not shown here: 1 (all are in {tmp_path / 'logs'})",
+        f"[gridflow] lines not shown: 1 (all of them are in {tmp_path / 'logs'})",
         "[worker:0] shown",
     ]
 
@@ -383,7 +383,7 @@ def test_a_disk_that_has_room_again_is_written_and_the_file_says_what_it_lacks(t
     assert whole[:10] == list(range(10))
     assert len(whole) + missing == 30
     assert lines[-1] == "after"
-    assert capsys.readouterr().out.count("worker:0: lines are missing in") == 1
+    assert capsys.readouterr().out.count("worker:0: lines are missing from") == 1
 
 
 def test_a_traceback_that_was_shown_is_told_in_a_line(tmp_path, capsys):

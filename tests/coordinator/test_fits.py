@@ -23,8 +23,7 @@ def test_a_rank_that_starts_elsewhere_is_told_from_the_others():
     assert fits.starts(1, FitStarts(0, 0, 0)) == ""
     assert fits.starts(2, FitStarts(0, 0, 0)) == ""
     assert fits.starts(0, FitStarts(0, 3, 300)) == (
-        "its fit starts at epoch 3 with 300 updates made, that of rank 1 at epoch 0 with 0 "
-        "updates made"
+        "its fit starts at epoch 3 after 300 updates, but rank 1's at epoch 0 after 0 updates"
     )
     assert fits.starts(0, FitStarts(1, 5, 7)) == ""
     assert fits.starts(1, FitStarts(1, 5, 7)) == ""

@@ -70,7 +70,7 @@ def test_a_group_saves_at_one_step_moves_and_that_counts_as_no_restart():
 def test_without_a_budget_a_checkpoint_is_made_and_the_group_goes_on_until_it_loses_a_rank():
     story = Moving(preemptions=0).train()
     said, _ = story.leaves()
-    assert "goes on while it can (max_preemptions allows no move)" in said.text
+    assert "continues while it can (max_preemptions allows no move)" in said.text
     assert story.answer(3, 3) == [ev.Send(commands.SaveAfter(0, 3, stays=False), (0, 1))]
     assert story.hears(0, reports.Saved(generation=0)) == []
     assert story.phase is Phase.TRAINING

@@ -40,7 +40,7 @@ def test_the_last_to_come_lets_all_go_on(operation, values):
 def test_other_operations_at_one_time_are_an_error_for_all_that_come():
     held = meetings()
     held.came(0, meet(1))
-    problem = "worker:0 called ctx.barrier() and worker:1 ctx.broadcast(): all ranks have to call "
+    problem = "worker:0 called ctx.barrier() and worker:1 ctx.broadcast(): all ranks must "
     answers = told(held.came(1, meet(1, "broadcast")))
     assert set(answers) == {0, 1}
     assert all(said.startswith(problem) for _, said in answers.values())
@@ -58,7 +58,7 @@ def test_a_rank_that_has_returned_is_not_waited_for():
 def test_who_waits_no_longer_hears_who_did_not_come_and_so_do_the_others():
     held = meetings(5)
     held.came(3, meet(1))
-    names = "worker:0, worker:1, worker:2 and 1 more did not come"
+    names = "worker:0, worker:1, worker:2 and 1 more did not join"
     assert told(held.given_up(3, 1, 0)) == {3: ([], names)}
     assert held.given_up(3, 1, 0) == []
     assert told(held.came(0, meet(1))) == {0: ([], names)}
@@ -70,4 +70,4 @@ def test_other_generations_servers_and_large_values_take_part_in_nothing():
     assert held.came(4, meet(1)) == []
     assert held.left(0, "has returned", 1) == []
     (answer,) = held.came(0, meet(1, "all_gather", "x" * (1 << 21)))
-    assert "more than 1,048,576 bytes" in answer.command.problem
+    assert "larger than 1,048,576 bytes" in answer.command.problem

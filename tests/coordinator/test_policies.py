@@ -80,13 +80,13 @@ def test_a_number_and_an_object_are_both_policies():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"policy": "often"}, r"is MaxRestarts\(3\), .* got 'often'"),
-        ({"policy": True}, r"is MaxRestarts\(3\), .* got True"),
-        ({"policy": MaxRestarts}, r"is MaxRestarts\(3\), .*"),
+        ({"policy": "often"}, r"must be MaxRestarts\(3\), .* got 'often'"),
+        ({"policy": True}, r"must be MaxRestarts\(3\), .* got True"),
+        ({"policy": MaxRestarts}, r"must be MaxRestarts\(3\), .*"),
         ({"max_restarts": -1}, "at least 0"),
         ({"policy": MaxRestarts(1), "max_restarts": 1}, r"either Restarts\(policy=\) or max_res"),
-        ({"max_preemptions": -1}, r"\(max_preemptions=\) is a whole number of at least 0"),
-        ({"max_preemptions": 1, "policy": PreemptionAware()}, "give max_preemptions= once"),
+        ({"max_preemptions": -1}, r"\(max_preemptions=\) must be a whole number of at least 0"),
+        ({"max_preemptions": 1, "policy": PreemptionAware()}, "give max_preemptions= only once"),
     ],
 )
 def test_what_is_no_policy_is_refused_at_the_call(given, words):

@@ -138,7 +138,7 @@ def test_an_outcome_is_read_back_as_it_was(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1}'])
 def test_an_outcome_that_cannot_be_read_is_an_error_and_no_silent_new_training(tmp_path, text):
     (tmp_path / record.OUTCOME).write_text(text)
-    with pytest.raises(errors.GridflowError, match="Delete the folder to train it anew"):
+    with pytest.raises(errors.GridflowError, match="Delete the folder to train again"):
         record.read_outcome(tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_a_process_that_a_driver_forked_does_not_hold_its_claim(tmp_path, way):
 
 @pytest.mark.parametrize("run_id", ["", "a/b", "..", "x" * 201, 7, "ä"])
 def test_a_run_id_that_can_be_no_folder_is_refused(run_id, tmp_path):
-    with pytest.raises(errors.InvalidArgument, match="run_id= is the name of a folder"):
+    with pytest.raises(errors.InvalidArgument, match="run_id= must be a valid folder name"):
         TensorflowDistributor(launcher=LocalLauncher(), run_id=run_id, job_dir=tmp_path)
 
 

@@ -70,7 +70,7 @@ def test_a_full_disk_is_reported_once_and_ends_nothing(tmp_path, capsys):
     assert heard.desk.results[0]["kind"] == "none"
     assert len(heard.events(Succeeded)) == 1
     out = capsys.readouterr().out
-    assert out.count("worker:0: lines are missing in") == 1
+    assert out.count("worker:0: lines are missing from") == 1
     assert "No space left on device" in out
     assert out.count("[worker:0] a line") == 2
 
@@ -120,7 +120,7 @@ def test_where_nobody_reads_any_more_the_job_goes_on(heard, monkeypatch):
 def test_a_report_that_can_not_be_taken_ends_the_job_and_no_other_is_lost(heard):
     heard({"kind": "spooled", "counts": "?"}, SUCCEEDED)
     (failed,) = heard.events(ev.DriverFailed)
-    assert "could not take the report 'spooled' of worker:0: " in str(failed.error)
+    assert "failed to handle the report 'spooled' of worker:0: " in str(failed.error)
     assert heard.desk.results[0]["kind"] == "none"
 
 

@@ -64,7 +64,7 @@ def test_rows_that_are_gone_are_an_error_and_not_waited_for():
     account.lose()
     account.begin_pass()  # and here it isn't known what became of a step
     account.take(0, 0, life=1)  # nothing new
-    with pytest.raises(DataError, match="of 4 batches 3 weren't there"):
+    with pytest.raises(DataError, match="3 of 4 batches are missing"):
         account.begin_pass()
 
 

@@ -96,4 +96,4 @@ def test_what_a_stream_cant_be_for_parameter_servers_is_said(distribute):
         job.feed(rows())
     words = str(caught.value)
     assert "one epoch" in words
-    assert "can't be tested on" in words
+    assert "can't be evaluated on them" in words

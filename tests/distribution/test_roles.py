@@ -23,13 +23,13 @@ from gridflow._spec.tasks import make_tasks, parts_of
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("wroker",), "got 'wroker'. Did you mean 'worker'"),
-        ((3,), "got 3"),
+        (("wroker",), "unknown role 'wroker'.* Did you mean 'worker'"),
+        ((3,), "unknown role 3"),
         (("worker", 0), "at least 1; got 0"),
         (("worker", 1.5), "got 1.5"),
         (("worker", True), "got True"),
-        (("chief", 2), "at most one chief; got 2"),
-        (("evaluator", 2), "at most one evaluator; got 2"),
+        (("chief", 2), "only one chief; got 2"),
+        (("evaluator", 2), "only one evaluator; got 2"),
     ],
 )
 def test_a_role_that_cant_be_is_refused_when_it_is_made(arguments, words):
@@ -40,15 +40,18 @@ def test_a_role_that_cant_be_is_refused_when_it_is_made(arguments, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"roles": [Role("ps", 2)]}, "no task trains"),
+        ({"roles": [Role("ps", 2)]}, "no role trains"),
         ({"roles": [Role("ps"), Role("chief")]}, "needs at least one worker"),
-        ({"roles": [Role("evaluator")]}, "no task trains"),
-        ({"roles": []}, "no task trains"),
-        ({"roles": [Role("worker"), Role("worker")]}, "listed twice"),
+        ({"roles": [Role("evaluator")]}, "no role trains"),
+        ({"roles": []}, "no role trains"),
+        ({"roles": [Role("worker"), Role("worker")]}, "duplicate role"),
         ({"roles": ["worker"]}, "list of Role"),
         ({"roles": Role("worker")}, "list of Role"),
         ({"roles": [Role("worker")], "num_workers": 2}, "either num_workers= or roles="),
-        ({"roles": [Role("worker"), Role("ps")], "strategy": "none"}, "no use for parameter serve"),
+        (
+            {"roles": [Role("worker"), Role("ps")], "strategy": "none"},
+            "doesn't support parameter serve",
+        ),
         ({"num_workers": 2, "strategy": "parameter_server"}, "needs at least one ps"),
         ({"roles": [Role("chief"), Role("worker")], "strategy": "mirrored"}, "got 2 workers"),
         ({"num_workers": 1, "strategy": "parameter_serve"}, "Did you mean 'parameter_server'"),
@@ -57,9 +60,9 @@ def test_a_role_that_cant_be_is_refused_when_it_is_made(arguments, words):
                 "num_workers": 1,
                 "distribution": Distribution(variable_partitioner=MinSizePartitioner()),
             },
-            "has none of",
+            "has none",
         ),
-        ({"num_workers": 1, "programs": Programs(classic_flags=True)}, "is for strategy='server'"),
+        ({"num_workers": 1, "programs": Programs(classic_flags=True)}, "needs strategy='server'"),
     ],
 )
 def test_roles_that_make_no_job_are_refused_at_the_call(options, words):

@@ -46,7 +46,7 @@ def test_tensorflows_own_form():
 
 
 def test_flags_without_a_role_are_refused():
-    with pytest.raises(InvalidArgument, match="the options lack --job_name; got ps_hosts"):
+    with pytest.raises(InvalidArgument, match="the options: missing --job_name; got ps_hosts"):
         ClusterMember.from_flags({"ps_hosts": "a:1"}, "the options")
 
 

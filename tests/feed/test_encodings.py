@@ -149,8 +149,8 @@ def fed(array, form=None, **options):
 @pytest.mark.parametrize(
     ("array", "form", "message"),
     [
-        (pa.array([1]), Keys("a"), r"'c'.*int64: Keys\(…\) is for maps"),
-        (pa.array([1]), Padded(2), "'c'.*int64: Padded"),
+        (pa.array([1]), Keys("a"), r"'c'.*int64; Keys\(…\) is for maps"),
+        (pa.array([1]), Padded(2), "'c'.*int64; Padded"),
         (pa.array([[[1]]]), Ragged(), "'c'.*list.*Flatten"),
         (pa.array([[1]]), Padded(2, "x"), "value 'x' of Padded doesn't fit"),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), None, "columns=.*Keys"),
@@ -184,7 +184,7 @@ def test_forms_are_checked_where_they_are_said():
         Padded(0)
     with pytest.raises(InvalidArgument, match="at least one key"):
         Keys()
-    with pytest.raises(InvalidArgument, match=r"must say Ragged\(\)"):
+    with pytest.raises(InvalidArgument, match=r"must be Ragged\(\)"):
         FeedOptions(columns={"x": 3})
     with pytest.raises(InvalidArgument, match="'toks'.*not a column.*Did you mean 'tokens'"):
         FeedOptions(columns={"toks": Ragged()}).check_columns(["tokens"])

@@ -156,7 +156,7 @@ def test_an_epoch_that_can_t_be_is_refused_with_the_counts(counts, size, tail, e
 
 
 def test_a_plan_that_would_need_more_rows_than_there_are_is_refused():
-    with pytest.raises(InvalidArgument, match="need 12 rows, there are 10"):
+    with pytest.raises(InvalidArgument, match="need 12 rows, but there are 10"):
         BatchPlan([10], 4, 3, tail="drop")
     with pytest.raises(InvalidArgument, match="start_batch must be from 0 to the epoch's 3"):
         BatchPlan([10], 4, 3).windows(4)

@@ -172,8 +172,8 @@ def test_nulls_follow_the_rule_in_vectors_as_well(spark, feed):
 @pytest.mark.parametrize(
     ("expression", "hint"),
     [
-        ("map(id, id)", "Choose keys"),
-        ("struct(map(id, id))", "Choose keys"),
+        ("map(id, id)", "Choose its keys"),
+        ("struct(map(id, id))", "Choose its keys"),
         ("array(struct(id))", "arrays of their fields"),
         ("interval 1 day", "seconds"),
         ("null", "only nulls"),
@@ -200,12 +200,12 @@ def test_names_and_arguments_are_checked(spark):
         stage_frame({"train": frame}, 2, "alway")
     with pytest.raises(InvalidArgument, match="num_partitions"):
         stage_frame({"train": frame}, 0)
-    with pytest.raises(InvalidArgument, match="works for one dataset"):
+    with pytest.raises(InvalidArgument, match="supports only one dataset"):
         stage_frame({"train": frame, "test": frame}, 2, "never")
 
 
 def test_never_repartitioned_rows_need_a_partition_for_each_rank(spark):
-    with pytest.raises(InvalidArgument, match="the DataFrame has 3, the job 2 such tasks"):
+    with pytest.raises(InvalidArgument, match="the DataFrame has 3, and the job has 2 such tasks"):
         check_partitions({"train": spark.range(9).repartition(3)}, 2, "never")
     check_partitions({"train": spark.range(9).repartition(3)}, 2, "auto")
     # Not known before it runs.

@@ -72,7 +72,7 @@ def test_lists_of_numbers_keep_their_integers():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({"a": np.zeros(3), "b": np.zeros(2)}, "different length: a: 3, b: 2"),
+        ({"a": np.zeros(3), "b": np.zeros(2)}, "different lengths: a: 3, b: 2"),
         ((np.zeros(3),), "has 1 items"),
         ([1, 2], "is a list"),
         ({}, "is a dict"),
@@ -95,7 +95,9 @@ def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
     unit = (
         pa.Table.from_pandas(frame[["delta"]]).schema.field("delta").type.unit
     )  # by pandas' version
-    assert f"type duration[{unit}], which can't be a tensor. Cast it to long" in reasons["delta"]
+    assert (
+        f"type duration[{unit}], which can't become a tensor. Cast it to long" in reasons["delta"]
+    )
     assert "'mixed' of dataset 'train' can't become a column" in reasons["mixed"]
     assert "'twice' of dataset 'train' is there 2 times" in reasons["twice"]
     source = ArraySource({"train": frame})
@@ -105,7 +107,7 @@ def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
     ((name, batch),) = rows.batches()
     assert (name, batch.schema.names) == ("train", ["x"])
     for whole in (frame[["delta"]], (np.zeros(1), np.array([dt.timedelta(1)]))):
-        with pytest.raises(InvalidArgument, match="can't be a tensor"):
+        with pytest.raises(InvalidArgument, match="can't become a tensor"):
             feedable(whole, "train")
 
 

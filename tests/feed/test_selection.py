@@ -47,10 +47,10 @@ def test_stacked_columns_lie_beside_each_other_as_float32():
         ({"features": [["a", "s"]]}, SchemaError, "'s' .* holds text"),
         ({"features": []}, InvalidArgument, "features must be"),
         ({"features": ["a", ["b"]]}, InvalidArgument, "features must be"),
-        ({"features": [[]]}, InvalidArgument, "features holds"),
+        ({"features": [[]]}, InvalidArgument, "features has"),
         ({"features": 3}, InvalidArgument, "got 3"),
         ({"features": "a", "sample_weight": "b"}, InvalidArgument, "needs a label"),
-        ({"features": "free"}, DataError, "how long the arrays in column 'free'"),
+        ({"features": "free"}, DataError, "the length of the arrays in column 'free'"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, error, message):

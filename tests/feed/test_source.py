@@ -335,7 +335,7 @@ def test_the_columns_are_checked_at_the_call(spool):
     reader = spool(speed=np.arange(4))
     with pytest.raises(SchemaError, match="Did you mean 'speed'"):
         make_dataset(reader, features="sped", batch_size=1, steps=1)
-    with pytest.raises(InvalidArgument, match="need 8 rows, there are 4"):
+    with pytest.raises(InvalidArgument, match="need 8 rows, but there are 4"):
         make_dataset(reader, features="speed", batch_size=4, steps=2, tail="drop")
 
 

@@ -81,11 +81,11 @@ def test_other_kinds_of_data_are_refused_with_the_way_to_a_dataframe(spark):
     for rows, said in (
         (spark.range(3).rdd, r"is an RDD.*toDF"),
         ("rows.parquet", r"is a path or a name, 'rows.parquet'.*spark\.read"),
-        ([1, 2], "is a list; it can be .* Or a DataFrame of Spark"),
+        ([1, 2], "is a list; it must be .* Or a Spark DataFrame"),
         (3, "is a int"),
         (spark.range(3)["id"], r"is a Column.*df\.select"),
         (spark.readStream.format("rate").load(), r"streaming.*job\.feed.*foreachBatch"),
-        ({"x": np.ones(2), "y": np.ones(3)}, r"columns of different length: x: 2, y: 3\.$"),
+        ({"x": np.ones(2), "y": np.ones(3)}, r"columns of different lengths: x: 2, y: 3\.$"),
     ):
         with pytest.raises(InvalidArgument, match=f"'train' .*{said}"):
             as_frames(spark, {"train": rows}, {})

@@ -117,13 +117,13 @@ def test_arrays_and_structs_of_others_and_rows_that_were_here_before():
         (
             {"type": 0, "size": 3, "indices": [0, 3], "values": [1, 2]},
             3,
-            "at place 3, .* Sparse.3.",
+            "at index 3, .* Sparse.3.",
         ),
         ({"type": 0, "size": 4, "indices": [0], "values": [1]}, 3, "of size 4, .* Sparse.3."),
         ({"type": 1, "values": [1, 2]}, 3, "of size 2, .* Sparse.3."),
-        ({"type": 0, "size": 3, "indices": [1, 0], "values": [1, 2]}, 3, "don't rise"),
-        ({"type": 0, "size": 3, "indices": [1], "values": [1, 2]}, 3, "numbers of places"),
-        ({"type": 0, "size": 3, "indices": [1], "values": [None]}, 3, "a null in it"),
+        ({"type": 0, "size": 3, "indices": [1, 0], "values": [1, 2]}, 3, "aren't ascending"),
+        ({"type": 0, "size": 3, "indices": [1], "values": [1, 2]}, 3, "numbers of indices"),
+        ({"type": 0, "size": 3, "indices": [1], "values": [None]}, 3, "contains a null"),
     ],
 )
 def test_what_is_no_such_vector_is_left_out_with_the_reason(row, size, words):

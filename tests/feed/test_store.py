@@ -221,7 +221,7 @@ def test_a_column_that_turns_out_not_to_be_feedable_is_left_out_and_the_rows_sta
     reasons = writer.left_out["train"]
     assert "'nulls' of dataset 'train' has nulls in 1 of 2 rows" in reasons["nulls"]
     assert "arrays of 2 and of 1 items" in reasons["ragged"]
-    assert "was string in earlier batches and is int64 now" in reasons["kind"]
+    assert "was string in earlier batches and is now int64" in reasons["kind"]
     reader = SpoolReader(tmp_path, "train")
     assert list(reader.specs) == ["n"]
     assert reader.rows == before + 5
@@ -249,7 +249,7 @@ def test_a_spool_is_seen_to_grow_in_whole_segments_and_its_chunks_are_those_of_a
         grown = SpoolReader(tmp_path / "a", dataset, growing=True)
         assert (grown.rows, grown.is_complete) == (rows, False)
         assert grown.column(len(grown.chunk_rows) - 1, "n")[-1] == rows - 1
-        with pytest.raises(InvalidArgument, match=r"no finished dataset 'train' .* are: none"):
+        with pytest.raises(InvalidArgument, match=r"no complete dataset 'train' .* has: none"):
             SpoolReader(tmp_path / "a", dataset)
 
     writer = SpoolWriter(tmp_path / "a", segment_bytes=100_000, on_segment=look)
@@ -308,7 +308,7 @@ def test_an_unfinished_spool_can_t_be_read_and_names_what_can(tmp_path):
         writer.write("validation", numbers(0, 5))
     writer = SpoolWriter(tmp_path)
     writer.write("train", numbers(0, 5000))
-    with pytest.raises(InvalidArgument, match="there are: validation"):
+    with pytest.raises(InvalidArgument, match="it has: validation"):
         SpoolReader(tmp_path, "train")
     writer.abort()
     assert not list((tmp_path / "train").glob("*.arrow"))

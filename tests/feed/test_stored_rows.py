@@ -148,5 +148,5 @@ def test_a_disk_that_is_full_is_named(tmp_path, lying, monkeypatch):
 
     monkeypatch.setattr(pa, "OSFile", full)
     inflow = inflow_in(tmp_path)
-    with pytest.raises(DataError, match="pushed can't be kept in .*No space left on device"):
+    with pytest.raises(DataError, match="pushed rows can't be stored in .*No space left on device"):
         inflow.put("f", 0, 1, 0, pa.record_batch({"y": [1]}))

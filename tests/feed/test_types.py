@@ -27,10 +27,10 @@ def test_java_has_a_class_for_each():
     "array", [pa.array([{"a": 1}]), pa.array([None]), pa.array([0], pa.time32("s"))]
 )
 def test_what_is_no_tensor_is_refused_with_a_hint(array):
-    with pytest.raises(SchemaError, match=r"x has the type .* can't be a tensor\. \w+"):
+    with pytest.raises(SchemaError, match=r"x has the type .* can't become a tensor\. \w+"):
         stored(array, "x")
 
 
 def test_a_type_that_nobody_knows_is_refused():
-    assert "can't be a tensor. Leave it out" in spark_refusal("GeometryType", "geometry", "x")
+    assert "can't become a tensor. Leave it out" in spark_refusal("GeometryType", "geometry", "x")
     assert spark_refusal("LongType", "bigint", "x") is None

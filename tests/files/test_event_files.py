@@ -63,5 +63,5 @@ def test_a_store_that_refuses_is_said_and_tried_again(tmp_path, monkeypatch):
     copied.close(10)
     assert [path.read_text() for path in (there / "a", there / "below" / "b")] == ["ab", "b"]
     assert len(said) == 1
-    assert "tried again" in said[0]
+    assert "will retry" in said[0]
     assert Path(there).is_dir()

@@ -123,9 +123,9 @@ def test_what_cannot_be_read_is_refused_at_the_call_by_its_name(tmp_path):
         of(find(str(tmp_path), "/"), "s")
     (tmp_path / "day=3").mkdir()
     files = written(tmp_path / "day=3", {"x": [1]})
-    with pytest.raises(SchemaError, match=r"part of the path, as partitionBy\('day'\)"):
+    with pytest.raises(SchemaError, match=r"part of the path, as written by partitionBy\('day'\)"):
         of(files, "day")
-    with pytest.raises(DataError, match="rank . has nothing to read of 3 ranks: there are 1 rows"):
+    with pytest.raises(DataError, match="nothing to read for rank . of 3 ranks: there are 1 rows"):
         of(files, "x", ranks=3)
 
 
@@ -179,7 +179,7 @@ def test_a_file_that_was_changed_is_noticed_when_its_rows_are_read(tmp_path):
     found = of(written(tmp_path, {"x": list(range(10))}), "x")
     reader = found.reader()
     written(tmp_path, {"x": list(range(7))})
-    with pytest.raises(DataError, match="has changed since the training began"):
+    with pytest.raises(DataError, match="has changed since training started"):
         found.format._footer.cache_clear()
         list(reader.batches())
 

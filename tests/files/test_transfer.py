@@ -58,7 +58,7 @@ def test_a_checkpoint_that_is_damaged_there_is_put_aside_there(stored, tmp_path)
     name = commit(first, 0, 1, 0)
     with mirror.system.open_output_stream(f"{mirror.path}/{name}", compression=None) as file:
         file.write(b"?")
-    with pytest.raises(GridflowError, match="no checkpoint in .* begins anew"):
+    with pytest.raises(GridflowError, match="no checkpoint in .* starts over"):
         MirroredCheckpoints(tmp_path / "second", mirror).latest()
     aside = name.replace(".npz", ".unreadable")
     assert transfer.names_in(mirror) == [aside, "num_workers"]

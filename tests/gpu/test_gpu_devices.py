@@ -100,7 +100,7 @@ def test_communication_options_reach_tensorflow():
     [
         (lambda: CommunicationOptions("rings"), "Did you mean 'ring'"),
         (lambda: CommunicationOptions(timeout_seconds=0), "greater than 0, or None; got 0"),
-        (lambda: CommunicationOptions(bytes_per_pack=-1), "bytes_per_pack is a whole number"),
+        (lambda: CommunicationOptions(bytes_per_pack=-1), "bytes_per_pack must be a whole number"),
         (
             lambda: TensorflowDistributor(2, distribution=Distribution(communication="ring")),
             "got str",
@@ -109,7 +109,7 @@ def test_communication_options_reach_tensorflow():
             lambda: TensorflowDistributor(
                 2, "none", distribution=Distribution(communication=CommunicationOptions())
             ),
-            "is for strategy='multi_worker_mirrored'",
+            "needs strategy='multi_worker_mirrored'",
         ),
     ],
 )

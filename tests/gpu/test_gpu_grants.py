@@ -33,7 +33,7 @@ def test_no_gpu_is_given_to_more_tasks_than_may_share_it(host, gpus):
     addresses = [address for each in grants for address in each.addresses]
     most = max(1, round(1 / gpus))
     assert {address: addresses.count(address) for address in "01"} == {"0": most, "1": most}
-    with pytest.raises(errors.NotEnoughGpus, match="0 of 2 are free. Taken: GPU 0 by a test"):
+    with pytest.raises(errors.NotEnoughGpus, match="only 0 of 2 are free. Taken: GPU 0 by a test"):
         take(host, gpus)
     grants[0].close()
     again = take(host, gpus)
@@ -197,14 +197,17 @@ def test_a_gpu_that_spark_gives_to_several_tasks_is_limited(host):
 
 
 def test_fewer_than_needed_from_spark_is_an_error(host):
-    with pytest.raises(errors.NotEnoughGpus, match="needs 2 GPUs, but Spark gave it 5"):
+    with pytest.raises(errors.NotEnoughGpus, match="needs 2 GPUs, but Spark assigned it 5"):
         take(host, 2, spark=SparkGpus(("5",)))
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("#!/bin/sh\necho NVIDIA-SMI has failed >&2; exit 9\n", "ended with 9: NVIDIA-SMI has"),
+        (
+            "#!/bin/sh\necho NVIDIA-SMI has failed >&2; exit 9\n",
+            "exited with code 9: NVIDIA-SMI has",
+        ),
         ("no program\n", "doesn't work"),
     ],
 )
@@ -227,10 +230,10 @@ def test_numbers_are_compared_before_a_launch(host):
     with pytest.raises(errors.NotEnoughGpus, match="need 2 GPUs, but .* has 1"):
         check_host([GpuNeed(2)], {**environment, "CUDA_VISIBLE_DEVICES": "1"})
     held = take(host, 0.5)
-    with pytest.raises(errors.NotEnoughGpus, match="need 2 GPUs, but 1 are free"):
+    with pytest.raises(errors.NotEnoughGpus, match="need 2 GPUs, but only 1 are free"):
         check_host([GpuNeed(2)], environment)
     check_host([GpuNeed(1, 2)] * 3, environment)
-    with pytest.raises(errors.NotEnoughGpus, match=r"4 parts .1/2. of GPUs, but 3 are free"):
+    with pytest.raises(errors.NotEnoughGpus, match=r"4 parts .1/2. of GPUs, but only 3 are free"):
         check_host([GpuNeed(1, 2)] * 4, environment)
     held.close()
 
@@ -251,5 +254,5 @@ def test_a_folder_of_locks_that_is_a_link_is_refused(host, tmp_path):
     host.has(1)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "locks").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(errors.NotEnoughGpus, match="which is not a folder"):
+    with pytest.raises(errors.NotEnoughGpus, match="is not a folder"):
         take(host, 1)

@@ -52,7 +52,7 @@ def test_other_memory_is_refused(memory):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "both say which GPUs"),
+        ({"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "both decide which GPUs"),
         ({"gpus": 1, "roles": [Role("worker", 2)]}, r"Role\('worker', 4, gpus=1\)"),
     ],
 )
@@ -63,7 +63,7 @@ def test_what_contradicts_itself_is_refused(options, words):
 
 @pytest.mark.parametrize("role", ["ps", "evaluator"])
 def test_servers_and_evaluators_never_get_a_gpu(role):
-    with pytest.raises(errors.InvalidArgument, match=f"{role}.* never gets a GPU"):
+    with pytest.raises(errors.InvalidArgument, match=f"{role}.* can't have GPUs"):
         Role(role, 1, gpus=0.5)
     assert Role(role, 1, gpus=0).gpus == 0
 
@@ -106,7 +106,7 @@ def test_the_error_survives_pickling():
     ("options", "words"),
     [
         ({"memory": "2GiB", "allow_growth": True}, "either memory= or allow_growth"),
-        ({"allow_growth": "yes"}, r"\(allow_growth=\) is True or False"),
+        ({"allow_growth": "yes"}, r"\(allow_growth=\) must be True or False"),
     ],
 )
 def test_options_that_contradict_one_another_are_refused(options, words):

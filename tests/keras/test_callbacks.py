@@ -141,7 +141,7 @@ def test_tensorboard_is_for_the_chief_only():
 
 def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
     mine = object()
-    with pytest.raises(GridflowError, match="doesn't run in a gridflow task"):
+    with pytest.raises(GridflowError, match="isn't running in a gridflow task"):
         callbacks.chief_only(mine)
     monkeypatch.setattr("gridflow._keras.runtime._current", Place())
     assert callbacks.chief_only(mine) is mine
@@ -150,5 +150,5 @@ def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
 
 
 def test_checkpoint_every_is_checked_when_the_callback_is_made():
-    with pytest.raises(ValueError, match="from 1, got 0"):
+    with pytest.raises(ValueError, match="at least 1; got 0"):
         callbacks.build(Place(training=TrainingOptions("none", checkpoint_every=0)))

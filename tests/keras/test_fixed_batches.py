@@ -58,4 +58,4 @@ def test_a_stateful_model_is_fed_full_batches_or_refuses_others(flavour):
         assert "this dataset has batches of several sizes. tail='spread'" in spread
         assert "has batches of 2 rows" in small
         assert (repeated, even, evenly_tested) == (None, None, None)
-        assert "Outside of training each row counts once" in tested
+        assert "Outside training each row counts once" in tested

@@ -94,7 +94,7 @@ def test_a_server_that_is_not_there_disturbs_nothing_and_is_asked_less_often(mon
     callback = TrainerStatus()
     fit(callback)
     assert callback._interval > kubeflow._INTERVAL
-    assert caplog.text.count("didn't take the progress") == 1
+    assert caplog.text.count("can't report progress") == 1
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def seeded(tf):
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(shuffled, "shuffle(…) without seed="), (files, "files of its own"), (seeded, None)],
+    [(shuffled, "shuffle(…) has no seed="), (files, "reads different files"), (seeded, None)],
 )
 def test_the_log_says_once_which_batches_are_not_those_of_one_process(capfd, flavour, data, said):
     run_job(rows_of_fits, 2, "multi_worker_mirrored", arguments=(flavour, {}, data), logs="all")

@@ -66,7 +66,7 @@ def test_each_part_of_keras_3_is_there():
         print(parts.is_started())
         """
     )
-    assert found == "TensorFlow's context exists already"
+    assert found == "TensorFlow's context already exists"
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_each_part_of_jax_is_there():
         """,
         "jax",
     )
-    assert found == "JAX's devices are initialised already"
+    assert found == "JAX's devices are already initialised"
 
 
 @pytest.mark.slow

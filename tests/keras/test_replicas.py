@@ -190,7 +190,7 @@ def test_a_model_of_another_strategy_is_not_trained_as_many_models():
     model.compile("sgd", "mse")
     said, _ = run_job(models_of_nobody, 2, "multi_worker_mirrored", arguments=(model,))[0]
     assert len(said) == 8
-    assert "a model of its own" in said["keras", "outside"]
+    assert "a separate model" in said["keras", "outside"]
     assert "with ctx.alone()" in said["keras", "captured"]
 
 

@@ -52,8 +52,8 @@ def test_what_another_rank_cannot_send_is_missing_and_no_failure(tmp_path, monke
     assert results.pack(np.zeros(1000), tmp_path, is_chief=False)["kind"] == "pickle"
     header = results.pack(np.zeros(1 << 18), tmp_path / "large", is_chief=False)
     assert header["kind"] == "missing"
-    assert "ndarray of 2.0 MiB" in header["why"]
-    assert "1 MiB are the most" in header["why"]
+    assert "ndarray too large: 2.0 MiB" in header["why"]
+    assert "at most 1 MiB" in header["why"]
     assert list((tmp_path / "large").iterdir()) == []
     header = results.pack(threading.Lock(), tmp_path / "lock", is_chief=False)
     assert "can't be pickled" in header["why"]

@@ -34,7 +34,7 @@ def test_chief_only_refuses_what_changes_the_training(callback, words):
     with pytest.raises(errors.InvalidArgument) as caught:
         callbacks.chief_only(callback)
     assert words in str(caught.value)
-    assert "give it to fit on all ranks" in str(caught.value)
+    assert "pass it to fit on all ranks" in str(caught.value)
 
 
 def test_only_keras_own_writers_to_the_chiefs_paths_are_replaced():
@@ -145,7 +145,7 @@ def test_ranks_that_restore_something_else_are_refused(tmp_path):
     assert "starts at epoch" in first.summary
     assert "12 updates" in first.summary
     assert "gradients of different models" in first.summary
-    assert "all ranks have to restore the same" in first.hint
+    assert "all ranks must restore the same" in first.hint
 
 
 def restore_twice(ctx, folder):

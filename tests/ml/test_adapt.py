@@ -192,12 +192,15 @@ def test_boundaries_are_quantiles_within_the_stated_error(frame, rows):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda k: {"city": k.Dense(1)}, "adapt takes the layers Normalization, StringLookup"),
+        (
+            lambda k: {"city": k.Dense(1)},
+            "adapt supports the Keras 3 layers Normalization, StringLookup",
+        ),
         (lambda k: {"town": k.StringLookup()}, "no column 'town'"),
         (lambda k: {"zip": k.StringLookup()}, "takes strings, and the column 'zip' holds integers"),
         (lambda k: {"city": k.IntegerLookup()}, "takes integers, and the column 'city' holds str"),
         (lambda k: {"city": k.Normalization()}, "'city' is of string, and the layer takes byte"),
-        (lambda k: {"city": k.StringLookup(vocabulary=["a"])}, "was given its vocabulary"),
+        (lambda k: {"city": k.StringLookup(vocabulary=["a"])}, "was created with its vocabulary"),
         (lambda k: {("age", "width"): k.Discretization(num_bins=2)}, "adapts to one column"),
         (lambda k: k.StringLookup(name="town"), "no column 'town' for 'town'"),
     ],
@@ -218,7 +221,7 @@ def test_no_rows_are_nothing_to_learn_from(frame, way):
         ("text", layers.TextVectorization()),
         ("age", layers.Discretization(num_bins=2)),
     ):
-        with pytest.raises(errors.DataError, match="nothing to adapt|no token"):
+        with pytest.raises(errors.DataError, match="nothing to adapt|no tokens"):
             adapt({column: layer}, frame.where("age > 1e9"))
         assert way() == way.is_expected
 

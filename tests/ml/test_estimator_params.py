@@ -30,9 +30,7 @@ def test_params_are_those_of_spark():
     est = KerasEstimator(model=make_model, epochs=np.int32(3), labelCol=("a", "b"))
     assert est.setBatchSize(8.0).getBatchSize() == 8
     assert (est.getEpochs(), est.getLabelCol(), est.getFeaturesCol()) == (3, ["a", "b"], "features")
-    assert (
-        "epochs: how often all rows are trained on (default: 1, current: 3)" in est.explainParams()
-    )
+    assert "epochs: number of passes over all rows (default: 1, current: 3)" in est.explainParams()
     for param in est.params:
         title = param.name[0].upper() + param.name[1:]
         assert callable(getattr(est, f"set{title}"))
@@ -61,11 +59,11 @@ def test_params_are_those_of_spark():
         ({"featuresCol": {"x": 3}}, TypeError, "3 is not a column or a list"),
         ({"predictionCol": ["p", "p"]}, TypeError, "names a column twice"),
         ({"model": 3}, TypeError, "a Keras model, or a function without arguments"),
-        ({"model": lambda width: width}, TypeError, "functools.partial fills some in"),
+        ({"model": lambda width: width}, TypeError, "functools.partial to fill them in"),
         ({"metrics": "mae"}, TypeError, r"it must be a list, such as \['mae'\]"),
         ({"callbacks": 3}, TypeError, "a list of Keras callbacks"),
         ({"backend": "tensor"}, errors.InvalidArgument, "Did you mean 'tensorflow'"),
-        ({"gpus": 0.7}, errors.InvalidArgument, "gpus is a whole number of GPUs"),
+        ({"gpus": 0.7}, errors.InvalidArgument, "gpus must be a whole number of GPUs"),
         ({"distributor": object()}, TypeError, "a dict of what TensorflowDistributor takes"),
         ({"customObjects": [1]}, TypeError, "maps names to classes"),
     ],

@@ -89,7 +89,7 @@ def test_an_exported_model_that_predicts_otherwise_is_not_there(model, tmp_path,
     )
     monkeypatch.setitem(exporting._FORMATS, "saved_model", worse)
     row = int(np.flatnonzero(ROWS["x"][:, 0] > 0.9)[0])
-    with pytest.raises(errors.DataError, match=f"in row {row} of check= output 0 is"):
+    with pytest.raises(errors.DataError, match=f"in row {row} of check=, output 0 is"):
         model.export(tmp_path / "1", check=ROWS)
     assert list(tmp_path.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_an_exported_model_that_predicts_otherwise_is_not_there(model, tmp_path,
 def test_what_cannot_be_exported_is_said(model, tmp_path, monkeypatch):
     for options, said in (
         ({"format": "h5"}, "'saved_model', 'onnx'"),
-        ({"format": "litert"}, r"ends in \.tflite"),
+        ({"format": "litert"}, r"must end in \.tflite"),
         ({"tolerance": -1}, "tolerance must be a number"),
         ({"check": {"x": np.zeros((0, 4), "float32")}}, "no rows"),
     ):

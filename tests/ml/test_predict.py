@@ -94,7 +94,7 @@ def test_arrays_of_any_shape_go_in_and_out_in_order(spark, tmp_path):
 def test_signatures_of_saved_models_with_strings_images_and_nulls(spark, saved):
     with pytest.raises(errors.InvalidArgument, match=r"no signature 'serving_default'.*'scaled'"):
         predict_udf(saved)
-    with pytest.raises(errors.InvalidArgument, match="takes one value and no rows"):
+    with pytest.raises(errors.InvalidArgument, match="takes a single value instead of rows"):
         predict_udf(saved, signature="alone")
     with pytest.raises(errors.InvalidArgument, match=r"no input 'idz'; it has .*'ids'"):
         predict_udf(saved, signature="scaled", inputs=["idz", "scale"])
@@ -111,7 +111,7 @@ def test_signatures_of_saved_models_with_strings_images_and_nulls(spark, saved):
     assert [table[k]["s"] for k in (1, 2, 3)] == [6.0, 7.0, -11.0]
     image = predict_udf(saved, signature="sizes", outputs="bytes", nulls="null")
     assert [row.p for row in rows.select(image("image").alias("p")).collect()] == [2, None, 1]
-    with pytest.raises(Exception, match="input 'image' holds nulls.*nulls='null'"):
+    with pytest.raises(Exception, match="input 'image' contains nulls.*nulls='null'"):
         rows.select(predict_udf(saved, signature="sizes", outputs="bytes")("image")).toArrow()
     with pytest.raises(Exception, match="Invalid UTF8.*outputs={'again': 'binary'}"):
         rows.select(predict_udf(saved, signature="sizes", nulls="null")("image")).toArrow()
@@ -138,7 +138,9 @@ def test_functions_that_make_functions_as_of_pyspark(spark):
     for row in found.collect():
         assert (row.p.total, row.p.pair) == (2 * row.id + 1, [row.id, -row.id])
         assert (row.q.a, row.q.b) == (row.id, str(float(row.id)))
-    with pytest.raises(errors.InvalidArgument, match="for a function outputs= is the Spark type"):
+    with pytest.raises(
+        errors.InvalidArgument, match="for a function, outputs= must be the Spark type"
+    ):
         predict_udf(make)
     with pytest.raises(Exception, match="the function takes 2 arrays .x, y., got 1 columns"):
         rows.select(predict_udf(make, outputs=kind)("x")).toArrow()
@@ -424,7 +426,9 @@ def test_a_task_predicts_on_its_own_gpu(monkeypatch):
     with serving._device("saved_model") as place:
         assert place == 2
     given.addresses = ["0"]
-    with pytest.raises(errors.GridflowError, match="the GPU 0, which its host doesn't have or hid"):
+    with pytest.raises(
+        errors.GridflowError, match="the GPU 0 to this task, but its host doesn't have or hid"
+    ):
         with serving._device("keras"):
             pass
     monkeypatch.setattr(serving, "_shown", [])

@@ -54,7 +54,9 @@ def test_columns_of_arrays_become_the_last_axis_or_the_first():
     np.testing.assert_array_equal(found, np.stack([a, b], axis=-1))
     found = fit_of((2, 5), ["a", "b"], {"a", "b"}).apply([a, b])
     np.testing.assert_array_equal(found, np.stack([a, b], axis=1))
-    with pytest.raises(errors.SchemaError, match="neither its first nor its last axis has 2"):
+    with pytest.raises(
+        errors.SchemaError, match="neither its first nor its last axis has the size 2"
+    ):
         fit_of((5, 4), ["a", "b"], {"a", "b"})
     with pytest.raises(errors.SchemaError, match="needed of each column"):
         fit_of((4, 2), ["a", "b"], {"a", "b"}).apply([a, b])

@@ -92,7 +92,7 @@ def test_a_model_trains_on_a_single_row_without_nan(spark, quiet):
 
 
 def test_no_rows_at_all_are_an_error_that_says_so(spark, quiet):
-    with pytest.raises(errors.DataError, match="'train' has no rows. Look at its filters"):
+    with pytest.raises(errors.DataError, match="'train' has no rows. Check its filters"):
         quiet().run(collect, batch_size=2, features="x", data=frame_of(spark, (1, 1)).limit(0))
 
 
@@ -228,7 +228,7 @@ def test_columns_that_cant_be_fed_count_only_where_they_are_asked_for(distribute
         assert "arrays of their fields" in said["pairs"]
         assert "All rows need the same length" in said["ragged"]
         assert "'twice' of dataset 'train' is there 2 times" in said["twice"]
-    with pytest.raises(errors.SchemaError, match=r"'m'.*Choose keys"):
+    with pytest.raises(errors.SchemaError, match=r"'m'.*Choose its keys"):
         distribute().plan(print, data=data.select(["m"]))
 
 

@@ -114,9 +114,9 @@ def test_what_detached_agents_cant_have_is_refused_at_the_call(spark, monkeypatc
         TensorflowDistributor(
             1, launcher=LocalLauncher(), launch_options=LaunchOptions(detached=True)
         ).start(count)
-    with pytest.raises(InvalidArgument, match=r"get no rows by data="):
+    with pytest.raises(InvalidArgument, match=r"can't be used with data="):
         detached(spark).run(count, data=spark.range(4))
-    with pytest.raises(InvalidArgument, match="is for CPUs"):
+    with pytest.raises(InvalidArgument, match="can't be used with GPUs"):
         detached(spark, gpus=1).start(count)
     monkeypatch.setattr(SparkLauncher, "_is_dynamic", lambda _: True)
     with pytest.raises(InvalidArgument, match=r"dynamicAllocation"):

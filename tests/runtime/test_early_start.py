@@ -246,8 +246,8 @@ def test_a_loop_of_ones_own_ends_by_itself_and_what_cannot_be_is_refused():
     for seen, taken, said in result.values:
         assert seen == [[500] * 12] * 2
         assert taken == [3, 2]
-        assert "steps_per_epoch=3 is for data whose length is known" in said[0]
-        assert "steps_per_execution=4 makes several steps at once" in said[1]
+        assert "steps_per_epoch=3 is for data of known length" in said[0]
+        assert "steps_per_execution=4 runs several steps at once" in said[1]
         assert "is for Keras 3" in said[2]
         assert "there is no dataset 'trian'; there is 'train', 'test'. Did you mean" in said[3]
     assert result.ledger.check() == []
@@ -262,7 +262,7 @@ def wrong(ctx, start="early"):
     ("options", "given", "said"),
     [
         ({}, "erly", "start must be one of 'complete', 'early'; got 'erly'. Did you mean 'early'"),
-        ({"backend": "jax"}, "early", "start='early' isn't there .* backend='jax'"),
+        ({"backend": "jax"}, "early", "start='early' isn't available .* backend='jax'"),
     ],
 )
 def test_what_can_not_begin_early_is_refused_with_the_reason(options, given, said):

@@ -34,7 +34,7 @@ def test_temporary_files_are_the_tasks_own_and_a_second_spark_is_refused():
     path, said = TensorflowDistributor(**quiet).run(train).value
     assert Path(path).parent.parent != Path(tempfile.gettempdir())
     assert not Path(path).exists()
-    assert "there is no Spark inside the training function" in said
+    assert "Spark can't be used inside the training function" in said
 
 
 @pytest.mark.parametrize("length", [1, 60, 150])

@@ -247,7 +247,7 @@ def test_a_frozen_agent_is_reported_as_lost(distribute):
 
     error = expect(errors.TaskLost, distribute(deadlines=Deadlines(heartbeat=3)), train)
     assert error.first.task == "worker:1"
-    assert "not heard of for 3 seconds" in str(error)
+    assert "no heartbeat from its agent for 3 seconds" in str(error)
 
 
 @pytest.mark.full(launcher="local")

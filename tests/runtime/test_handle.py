@@ -75,7 +75,7 @@ def test_a_job_that_is_cancelled_ends_with_all_that_it_started(distributor, tmp_
         time.sleep(0.05)
     pids = [int(path.read_text()) for path in tmp_path.glob("here-*")]
     handle.cancel()
-    with pytest.raises(JobCancelled, match="was cancelled while it was training"):
+    with pytest.raises(JobCancelled, match="was cancelled in state training"):
         handle.result(timeout=60)
     assert handle.state == "cancelled"
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -206,5 +206,5 @@ def test_a_checkpoint_that_does_not_arrive_fails_the_task_if_a_section_waits_for
     life._take(MadeCheckpoint("/nowhere", Place(0, 0, 2), label))
     uploads.waiting[0](WireError("it broke off"))
     line, *failed = reports.kinds
-    assert line == ["gridflow: a checkpoint could not be sent: it broke off"]
+    assert line == ["gridflow: can't send a checkpoint: it broke off"]
     assert [type(each) for each in failed] == [Failed] * fails

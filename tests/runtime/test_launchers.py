@@ -50,7 +50,7 @@ def test_launchers_of_other_packages_go_by_their_names(monkeypatch):
     with pytest.raises(errors.NotEnoughSlots, match="it has none"):
         TensorflowDistributor(launcher="slurm").run(print)
     assert isinstance(registry.launcher_of("local"), LocalLauncher)
-    with pytest.raises(errors.InvalidArgument, match=r"there are local, slurm, spark.*'slurm'\?"):
+    with pytest.raises(errors.InvalidArgument, match=r"supported: local, slurm, spark.*'slurm'\?"):
         TensorflowDistributor(launcher="slrum")
 
 

@@ -108,17 +108,20 @@ def test_a_job_has_succeeded_even_if_its_checkpoints_can_not_be_deleted(tmp_path
     )
     left = tmp_path / "c" / "checkpoint-0000-000001-000000000.npz"
     handle = distributor.start(in_the_way, str(left))
-    with pytest.warns(RuntimeWarning, match="its checkpoints can't be deleted: .* goes on from"):
+    with pytest.warns(RuntimeWarning, match="can't delete its checkpoints: .* resumes from"):
         result = handle.result()
     assert result.value == {"answer": 42}
     assert handle.state == result_of(handle.job_dir)["state"] == "succeeded"
-    assert "[gridflow] the job has succeeded, but its checkpoints" in capsys.readouterr().out
+    assert (
+        "[gridflow] the job has succeeded, but can't delete its checkpoints"
+        in capsys.readouterr().out
+    )
     assert [path.name for path in (tmp_path / "c").iterdir()] == [left.name]
 
 
 def test_a_result_is_returned_even_if_it_can_not_be_kept_for_another_start(tmp_path):
     options = {**QUIET, "launcher": LocalLauncher(), "job_dir": tmp_path, "run_id": "monday"}
-    with pytest.warns(RuntimeWarning, match="the result can't be kept"):
+    with pytest.warns(RuntimeWarning, match="can't keep the result"):
         result = TensorflowDistributor(1, **options).run(
             in_the_way, str(tmp_path / "monday" / "outcome.json")
         )

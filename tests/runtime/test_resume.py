@@ -309,7 +309,7 @@ def test_a_checkpoint_dir_that_is_a_file_is_refused_at_the_call(tmp_path):
     distributor = TensorflowDistributor(
         1, launcher=LocalLauncher(), checkpoint_dir=tmp_path / "file"
     )
-    with pytest.raises(InvalidArgument, match="checkpoint_dir='.*' can't be written"):
+    with pytest.raises(InvalidArgument, match="can't write to checkpoint_dir='.*'"):
         distributor.start(train)
 
 
@@ -336,7 +336,7 @@ def test_a_restart_says_why_and_a_resume_that_another_number_of_workers_began(tm
     assert distributor.run(train).values == [1, 1]
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "[gridflow] Generation 0 starts from epoch 4, step 0"
-    assert "made with 3 workers, and 2 go on from it" in said[1]
+    assert "resuming with 2 workers from a checkpoint of 3" in said[1]
     assert said[2].startswith(
         "[gridflow] worker:1: its process was killed by SIGKILL. Generation 1"
     )

@@ -62,11 +62,11 @@ def test_rows_in_too_few_or_too_many_partitions_are_refused_at_once(spark):
     options = {"logs": "none", "progress": False, "max_restarts": 2}
     as_they_lie = SparkLauncher(spark, repartition="never")
     distributor = TensorflowDistributor(2, "none", launcher=as_they_lie, **options)
-    with pytest.raises(errors.InvalidArgument, match="has 1, the job 2 such tasks"):
+    with pytest.raises(errors.InvalidArgument, match="has 1, and the job has 2 such tasks"):
         distributor.run(print, data=spark.range(9).repartition(1))
     # Gridflow learns it from the first task.
     rows = spark.sparkContext.parallelize([(1,), (2,)], 1)
-    with pytest.raises(errors.InvalidArgument, match="has 1, the job 2 such tasks"):
+    with pytest.raises(errors.InvalidArgument, match="has 1, and the job has 2 such tasks"):
         distributor.run(print, data=spark.createDataFrame(rows, "id int"))
 
 
@@ -79,7 +79,7 @@ def test_a_task_before_the_agents_that_dies_is_no_lost_rank(spark, quiet):
 
     frame = spark.range(0, 8, 1, 4).withColumn("y", dies("id"))
     words = fails_with(quiet(), frame)
-    assert "Spark could not compute the rows of data=" in words
+    assert "Spark failed to compute the rows of data=" in words
     assert "Python worker exited unexpectedly" in words
 
 
@@ -129,7 +129,7 @@ def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsy
     try:
         while at_work() < 2:
             time.sleep(0.1)
-        words = r"2 task slots.*taken: stage \d+ .* runs 2 of"
+        words = r"2 task slots.*in use: stage \d+ .* runs 2 of"
         with pytest.raises(errors.StartTimeout, match=words):
             quiet(start_timeout=8).run(print)
     finally:

@@ -57,9 +57,11 @@ def test_files_and_rates_are_fed_until_they_end(spark, tmp_path):
     with distributor.start(add_up) as job:
         with pytest.raises(InvalidArgument, match="checkpoint_location="):
             job.feed(rows)
-        with pytest.raises(InvalidArgument, match="epochs=2: a streaming DataFrame comes once"):
+        with pytest.raises(
+            InvalidArgument, match="epochs=2: a streaming DataFrame can be read only once"
+        ):
             job.feed(rows, epochs=2, checkpoint_location=str(tmp_path / "noted"))
-        with pytest.raises(InvalidArgument, match="are for a streaming DataFrame"):
+        with pytest.raises(InvalidArgument, match="are only for a streaming DataFrame"):
             job.feed(spark.range(3), trigger={"availableNow": True})
         taken = job.feed(
             rows, checkpoint_location=str(tmp_path / "noted"), trigger={"availableNow": True}

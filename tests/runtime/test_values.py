@@ -91,7 +91,7 @@ def test_a_value_over_the_limit_is_named_when_asked_for_and_fails_no_job():
     assert result.value == 0
     with pytest.raises(
         errors.GridflowError,
-        match=r"rank 1 .*ndarray of 257\.0 MiB.* 256 MiB are the most .*return the path",
+        match=r"rank 1 .*ndarray too large: 257\.0 MiB.* at most 256 MiB.*return the path",
     ):
         result.values[1]
     with pytest.raises(errors.GridflowError, match="rank 2 .*can't be pickled"):

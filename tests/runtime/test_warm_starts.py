@@ -127,7 +127,7 @@ def test_a_process_is_forked_from_a_server_that_has_looked_for_bugs_of_keras(run
         return is_one(find_server())
 
     result = run(look, num_workers=2, strategy="multi_worker_mirrored")
-    assert "not forked" not in result.logs(0) + result.logs(1)
+    assert "instead of forking" not in result.logs(0) + result.logs(1)
     assert result.values == [True, True]
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_is_frozen_is_ended_and_done_without(run):
     os.kill(frozen, signal.SIGSTOP)
     result = run(lambda: "trained")
     assert result.value == "trained"
-    assert "started anew, not forked: the fork server is frozen" in result.logs(0)
+    assert "instead of forking one: the fork server is frozen" in result.logs(0)
     wait_until(lambda: not is_server(frozen))
 
 
@@ -263,7 +263,7 @@ def test_a_process_with_a_strange_thread_is_never_forked(run, tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     result = run(lambda: "trained")
     assert result.value == "trained"
-    assert "started anew, not forked: a thread named" in result.logs(0)
+    assert "instead of forking one: a thread named" in result.logs(0)
 
 
 def test_whatever_is_initialised_is_a_reason_not_to_fork():
@@ -279,7 +279,7 @@ def test_whatever_is_initialised_is_a_reason_not_to_fork():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["TensorFlow's context exists already"] * 2
+    assert done.stdout.splitlines() == ["TensorFlow's context already exists"] * 2
 
 
 def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):

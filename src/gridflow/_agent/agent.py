@@ -1,9 +1,9 @@
 """The agent: one task from start to end.
 
-Three threads. The one that the launcher gave (on Spark the task's own) reads rows into the spool.
-The supervisor starts the training process and obeys the coordinator; all processes are started from
-there, because the kernel ties a child's PR_SET_PDEATHSIG to its parent's thread. The heartbeat
-talks to the coordinator, whatever the supervisor is busy with.
+It has three threads. The launcher's thread (on Spark, the task's own) reads rows into the spool.
+The supervisor starts the training process and obeys the coordinator; it starts all processes,
+because the kernel ties a child's PR_SET_PDEATHSIG to its parent's thread. The heartbeat talks to
+the coordinator, even while the supervisor is busy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Rows: TypeAlias = "pa.RecordBatch | Segment"
 
 _EXCHANGE_SECONDS: Final = 0.2
 _EAGER_SECONDS: Final = 0.05
-#: While all do their work: each exchange takes the processor from a step that all wait for.
+#: While all are at work: each exchange takes processor time from a step that all wait for.
 _QUIET_SECONDS: Final = 1.0
 _QUIET_AFTER_SECONDS: Final = 2.0
 #: Big clusters talk less often, so that the coordinator answers at most this many calls a second.
@@ -71,13 +71,13 @@ class Agent:
     payload : AgentPayload
     rank : int
     spark_gpus : SparkGpus, optional
-        What Spark gave to the task.
+        What Spark assigned to the task.
     executor : Executor, optional
-        The executor of Spark's that the task runs on.
+        The Spark executor that the task runs on.
     owner : int, optional
-        The process with which what stays warm ends. Default: this one's parent.
+        Warm processes end with this process. Default: this one's parent.
     is_alone : bool, default False
-        Whether this process is there for the agent alone, and may end with it.
+        Whether this process exists only for the agent, and may end with it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Agent:
     def _await(self, supervisor: threading.Thread) -> None:
         try:
             supervisor.join()
-        except BaseException:  # a signal: end in order, and then go the signal's way
+        except BaseException:  # a signal: shut down in order, then let it take effect
             self._closed.set()
             supervisor.join()
             raise
@@ -178,7 +178,7 @@ class Agent:
             client.close()
             is_frozen = self._heartbeat is not None and self._heartbeat.executor_is_frozen
             if is_frozen and self._is_reading and self._is_alone:
-                # The other thread waits for rows of the executor; the janitor deletes the rest.
+                # The other thread waits for rows from the executor; the janitor deletes the rest.
                 os.kill(os.getpid(), signal.SIGKILL)
         except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
             self._error = error
@@ -188,7 +188,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _gpus(self) -> Iterator[GpuGrant | str]:
-        """Take the task's GPUs, or say why it gets none; before heartbeats are expected."""
+        """Take the task's GPUs, or return why it gets none; before heartbeats are expected."""
         payload = self.payload
         owner = f"job {payload.job}, {self.task} (pid {os.getpid()})"
         need = payload.spec.gpus[self.rank] if payload.spec.gpus else GpuNeed()
@@ -264,12 +264,12 @@ class Agent:
             uploads.close()
 
     def _notice_idle_gpus(self, gpus: GpuGrant) -> None:
-        """Say it where GPUs stay hidden only because nobody asked for them."""
+        """Report GPUs that stay hidden only because the job didn't request them."""
         spec = self.payload.spec
         asked = bool(gpus.addresses) or VISIBLE in spec.environment_of(spec.tasks[self.rank])
         unasked = not spec.gpus or spec.gpus[self.rank].count is None
         if unasked and not asked and devices.lie_idle():
-            words = "GPUs of this host stay hidden; gpus=1 gives each worker one, gpus=0 none"
+            words = "this host's GPUs stay hidden; gpus=1 gives each worker one, gpus=0 none"
             self._reporter.lines([f"gridflow: {words}"])
 
     def _register(
@@ -288,7 +288,7 @@ class Agent:
             try:
                 return bool(client.call("register", message, 5.0)["accepted"])
             except pa.ArrowException as error:
-                # It listened before there were agents: if nobody does, the job has ended already.
+                # It listened before agents existed: if nothing listens, the job has already ended.
                 ended = isinstance(error, flight.FlightUnavailableError)
                 limit = deadlines.heartbeat if ended else self.payload.spec.start_timeout
                 if time.monotonic() - began > limit:
@@ -326,5 +326,5 @@ class Agent:
 
 
 def _local_folder() -> str | None:
-    """Return the first of the folders that Spark gives its executors, if it does."""
+    """Return the first of Spark's local folders for executors, if any."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

@@ -1,4 +1,4 @@
-"""What an agent finds out about its host: versions, addresses, a port to hold."""
+"""An agent's host: versions, addresses, and a port to hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Final
 
-#: TensorFlow comes under several names; each installs the same module.
+#: TensorFlow has several package names, which install the same module.
 _TENSORFLOW_PACKAGES: Final = (
     "tensorflow",
     "tensorflow-cpu",
@@ -21,7 +21,7 @@ _TENSORFLOW_PACKAGES: Final = (
 
 
 def describe() -> dict[str, str]:
-    """Return the versions that all tasks must agree on; importing none of the packages."""
+    """Return the versions that all tasks must agree on, without importing the packages."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -59,8 +59,8 @@ def local_address(peer: str) -> str:
 def hold_port() -> tuple[socket.socket, int]:
     """Return a socket that keeps a free port for TensorFlow, and the port.
 
-    It is bound, but doesn't listen. With SO_REUSEPORT on both sides (``TF_GRPC_REUSE_PORT=1`` on
-    TensorFlow's) TensorFlow can bind the same port, and nobody else gets it in between.
+    It is bound, but doesn't listen. With SO_REUSEPORT on both sides (``TF_GRPC_REUSE_PORT=1`` for
+    TensorFlow), TensorFlow can bind the same port, and no one else can take it in between.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,9 +1,9 @@
-"""The executor above an agent: which it is, and whether its JVM stands still.
+"""An agent's executor: which one it is, and whether its JVM is frozen.
 
 Spark itself notices a frozen executor after two minutes (``spark.network.timeout``). The agent, a
-process of its own below it, can see more: the state of the process, and a thread of Spark's that
-does nothing but look after the Python worker every two seconds. While the JVM holds all threads
-that run Java, as in a long garbage collection or a heap dump, that thread sleeps on.
+child process of the executor, can see more: the state of the process, and a thread of Spark that
+only checks the Python worker every two seconds. While the JVM stops all Java threads, as in a long
+garbage collection or a heap dump, that thread keeps sleeping.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _EXECUTOR: Final = b"--executor-id"
 #: `PythonRunner.MonitorThread`, "Worker Monitor for python3", as the kernel cuts its name.
 _MONITOR: Final = "Worker Monitor"
 _MONITOR_SECONDS: Final = 2.0
-#: Between two looks for it, where it isn't there.
+#: Between two searches for it, if it is missing.
 _LOOK_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Executor:
-    """An executor of Spark's.
+    """A Spark executor.
 
     Attributes
     ----------
     name : str
-        What Spark calls it.
+        Spark's id of it.
     pid : int
-        Of its JVM.
+        Process id of its JVM.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Executor:
 def executor_above(pid: int) -> Executor | None:
     """Return the executor that a process belongs to.
 
-    Spark tells its Python workers everything about their task but that.
+    Spark doesn't tell its Python workers.
     """
     while pid > 1:
         words = procfs.command_line(pid)
@@ -55,21 +55,21 @@ def executor_above(pid: int) -> Executor | None:
 
 
 class ExecutorWatch:
-    """Tells when an executor stands still for too long.
+    """Detects an executor that is frozen for too long.
 
-    Where the kernel doesn't show the process, it says nothing.
+    It detects nothing if the kernel doesn't show the process.
 
     Parameters
     ----------
     executor : Executor
     patience : float
-        Seconds for which it may.
+        How long it may be frozen, in seconds.
     """
 
     def __init__(self, executor: Executor, patience: float) -> None:
         self._executor, self._patience = executor, patience
         self._began = procfs.began(executor.pid)
-        # Whatever stops both, such as the machine's suspension, is no failure of the executor's.
+        # What stops both, such as suspending the machine, isn't a failure of the executor.
         self._clock = Clock(patience / 2)
         self._stopped_since: float | None = None
         self._asleep_since: float | None = None
@@ -78,10 +78,10 @@ class ExecutorWatch:
         self._switches = ""
 
     def look(self) -> str:
-        """Return what is wrong with it; empty if nothing is."""
+        """Return what is wrong with the executor, or an empty string."""
         now, pid = self._clock.now(), self._executor.pid
         if not self._began or procfs.began(pid) != self._began:
-            return ""  # it has ended, which others notice
+            return ""  # it has ended, which is noticed elsewhere
         if procfs.is_stopped(pid):
             self._asleep_since = None
             self._stopped_since = now if self._stopped_since is None else self._stopped_since
@@ -104,7 +104,7 @@ class ExecutorWatch:
         )
 
     def _sleeps_on(self, now: float) -> bool:
-        """Return whether the thread that wakes every two seconds has slept since the last look."""
+        """Return whether the thread that wakes every two seconds has slept since the last check."""
         if self._monitor is None and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
             self._monitor = _find_monitor(self._executor.pid)
@@ -113,7 +113,7 @@ class ExecutorWatch:
             self._monitor = None  # with the task that it looked after
             return False
         before, self._switches = self._switches, fields["voluntary_ctxt_switches"]
-        # One that waits for a processor is not asleep.
+        # A thread that waits for a processor isn't asleep.
         return fields["State"].startswith("S") and self._switches == before
 
 
@@ -126,7 +126,7 @@ def _find_monitor(pid: int) -> Path | None:
 
 
 def _status(thread: Path) -> dict[str, str]:
-    """Return what the kernel tells of a thread; nothing if it has ended."""
+    """Return the kernel's status of a thread; empty if it has ended."""
     try:
         lines = (thread / "status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -16,9 +16,9 @@ from gridflow._files.local import make_folders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Reads until the maker's end of the pipe is closed, by itself or by the kernel. Then the maker has
-#: said nothing, and its children are being killed, too: what they still write, even a folder of
-#: the same name, is gone in the next round.
+#: Reads until the maker closes its end of the pipe, or the kernel does. In the latter case the
+#: maker's children are being killed, too: what they still write, even a folder of the same name, is
+#: deleted in the next round.
 _JANITOR: Final = (
     "said=$(cat); for wait in 0 0.3 1 5; do "
     'sleep $wait; rm -rf -- "$1"; [ -e "$1" ] || [ "$said$wait" = 0 ] || exit 0; '
@@ -30,13 +30,13 @@ _LONGEST: Final = 70
 
 
 def task_prefix(job: str, task: object) -> str:
-    """Return what the name of a task's folder begins with."""
+    """Return the prefix of the name of a task's folder."""
     return f"gridflow-{job}-{str(task).replace(':', '-')}-"
 
 
 @contextlib.contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
-    """Give a folder during the block by a path that has room for names of sockets behind it."""
+    """Yield a short path to a folder, with room for socket names behind it."""
     if len(os.fsencode(folder)) <= _LONGEST:
         yield folder
         return
@@ -48,24 +48,24 @@ def short_path(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Path]:
-    """Make a folder, delete it at the end of the block, or when this process dies in it.
+    """Create a folder; delete it at the end of the block, or when this process dies in it.
 
     Parameters
     ----------
     prefix : str
         Of its name.
     root : str or Path, optional
-        Where; made if need be. Default: the temporary folder.
+        The parent folder, created if missing. Default: the temporary folder.
 
     Raises
     ------
     UnsafePath
-        Another user has made the root, where any user can.
+        Another user created the root, in a place where any user can.
     """
     if root is not None:
         make_folders(Path(root))
     folder = Path(root or tempfile.gettempdir(), f"{prefix}{secrets.token_hex(6)}")
-    with deleted_at_last(folder):  # from before it is there, as this process may die at any time
+    with deleted_at_last(folder):  # before it exists, as this process may die at any time
         folder.mkdir(0o700)
         yield folder
 

@@ -1,13 +1,13 @@
-"""Between an agent and its training process: nothing that the process starts outlives either.
+"""A process between an agent and its training process, which ends everything that either leaves.
 
 Run as a script by path, with the standard library only, so that it is up in a few milliseconds::
 
     python -I -S guardian.py COMMAND [ARG ...]
 
-It starts the command in a process group of its own and adopts whatever that leaves behind
-(PR_SET_CHILD_SUBREAPER). When the command ends, the rest is killed, and the guardian ends the same
-way: same exit code, or same signal. On SIGTERM it kills everything at once. The kernel sends it
-that SIGTERM, too, when its agent dies (PR_SET_PDEATHSIG). See prctl(2) for both.
+It starts the command in a process group of its own and adopts its orphaned descendants
+(PR_SET_CHILD_SUBREAPER). When the command ends, it kills the rest, and ends with the same exit code
+or signal. On SIGTERM it kills everything at once. The kernel also sends it SIGTERM when its agent
+dies (PR_SET_PDEATHSIG). See prctl(2) for both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The agent's signs of life, from a thread of their own.
+"""The agent's heartbeat, in a thread of its own.
 
-Whatever the supervisor is busy with (the download of a checkpoint, rows to lend, the end of a
-process that clings to life), reports go out and commands come in meanwhile.
+While the supervisor is busy (with downloading a checkpoint, lending rows, or ending a stubborn
+process), reports still go out and commands come in.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Heartbeat:
     interval : float
         Seconds between two exchanges.
     quiet : float
-        The same while all do their work: each exchange takes the processor from a step that all
+        The same while all are at work: each exchange takes processor time from a step that all
         wait for.
     is_quiet : callable
-        Whether that is so.
+        Returns whether all are at work.
     eager : float
-        Seconds between two exchanges for a while after each command, and at first: one command is
-        soon followed by the next one then, for which the start of all tasks waits.
+        Seconds between two exchanges at first, and for a while after each command: then the next
+        command, for which the start of all tasks waits, often follows soon.
     watch : ExecutorWatch, optional
-        Of the executor that the agent lives with.
+        Watches the agent's executor.
     """
 
     def __init__(
@@ -58,32 +58,32 @@ class Heartbeat:
         self._eager_until = time.monotonic() + _EAGER_SECONDS
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
-        #: Whether that was found to stand still for too long.
+        #: Whether the executor was found frozen.
         self.executor_is_frozen = False
-        #: Why it ended by itself.
+        #: The error that ended it.
         self.error: WireError | None = None
         self._thread = threading.Thread(target=self._beat, name="gridflow-heartbeat", daemon=True)
         self._thread.start()
 
     @property
     def is_beating(self) -> bool:
-        """Whether there is somebody to hear it."""
+        """Whether the coordinator can still be reached."""
         return self._thread.is_alive() and not self._reporter.coordinator_gone
 
     def next_command(self) -> Command | None:
-        """Wait for a command; None when it is time to look after the process, or `wake` says so."""
+        """Wait for a command; None when it is time to check the process, or after `wake`."""
         try:
             return self._commands.get(timeout=self._pause())
         except queue.Empty:
             return None
 
     def wake(self) -> None:
-        """End the present `next_command`, or the next one; send what is queued at once."""
+        """End the current `next_command`, or the next one; send what is queued at once."""
         self._commands.put(None)
         self._reporter.hurry()
 
     def stop(self) -> None:
-        """End the thread: from now on the caller may exchange by itself."""
+        """Stop the thread; then the caller may exchange by itself."""
         self._stopped.set()
         self._reporter.hurry()
         self._thread.join()

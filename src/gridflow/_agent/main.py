@@ -1,4 +1,4 @@
-"""An agent as a plain process, ``python -m gridflow._agent.main``; its payload comes by a pipe."""
+"""An agent as a plain process, ``python -m gridflow._agent.main``; a pipe brings its payload."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def main(parent: int | None = None) -> None:
     Parameters
     ----------
     parent : int, optional
-        The process that forked this one, and with which it ends. Default: the driver.
+        The process that forked this one. It ends with that process. Default: the driver.
     """
-    # From the parent's own pipe: nobody else can write to it.
+    # From the parent's own pipe: no one else can write to it.
     payload, rank, rows, driver = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

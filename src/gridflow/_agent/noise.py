@@ -1,8 +1,8 @@
-"""What TensorFlow's libraries say of themselves where it means nothing: kept out of the logs. Pure.
+"""Keeps meaningless messages of TensorFlow's libraries out of the logs. Pure.
 
-Lines come before any log level can be set, or as errors that are none: a build for GPUs looks for a
-driver wherever it runs, and calls it an error that there is none. Only lines of its own C++ files
-that begin with known words are left out; every other error is passed on.
+Some are printed before a log level can be set; others are harmless "errors": a GPU build looks for
+a driver wherever it runs, and reports a missing one as an error. Only lines of TensorFlow's own C++
+files that begin with known words are left out; every other error is passed on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from gridflow._spec.gpus import VISIBLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: TensorFlow's own variable: with 0 one wants to see all that it has to say. JAX sets 1 wherever it
-#: is imported.
+#: TensorFlow's own variable: 0 asks for all messages. JAX sets 1 wherever it is imported.
 LEVEL_VARIABLE: Final = "TF_CPP_MIN_LOG_LEVEL"
 _TALKATIVE: Final = "0"
 _NO_GPUS: Final = ("", "-1", "none", "void", "NoDevFiles")
@@ -32,7 +31,7 @@ _ALWAYS: Final = (
     r"Unable to register cu\w+ factory: ",
     r"computation placer already registered\.",
 )
-#: True and harmless where a task has no GPU. Where it has, they tell why it can't be used.
+#: True and harmless for a task without a GPU. With a GPU, they say why it can't be used.
 _WITHOUT_GPUS: Final = (
     r"failed call to cuInit: ",
     r"INTERNAL: CUDA Runtime error: Failed call to cudaGetRuntimeVersion: ",
@@ -46,12 +45,12 @@ _WHOLE: Final = (
 
 
 def silencer(environment: Mapping[str, str]) -> Callable[[list[str]], list[str]]:
-    """Return what leaves the meaningless lines out of the output of a process.
+    """Return a function that removes the meaningless lines from a process's output.
 
     Parameters
     ----------
     environment
-        The process's. Nothing is left out where `LEVEL_VARIABLE` asks for all there is.
+        The process's. Nothing is removed if `LEVEL_VARIABLE` asks for all messages.
     """
     if environment.get(LEVEL_VARIABLE) == _TALKATIVE:
         return lambda lines: lines

@@ -1,4 +1,4 @@
-"""The training process as the agent sees it: start, output, state, end."""
+"""The training process, seen from the agent: start, output, state, end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
 
-#: What Python is to run for a task.
+#: What Python runs for a task.
 TRAINING_PROGRAM: Final = ["-m", "gridflow._training.main"]
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
-#: Enough for the stacks of many threads that a crash prints behind the last words.
+#: Enough for the stacks of many threads that a crash prints after the last output.
 _TAIL_LINES: Final = 500
-#: Characters of a line that are kept of it.
+#: Characters that are kept of each line.
 _TAIL_LINE: Final = 4096
 #: A line longer than this is passed on in pieces.
 _LONGEST_LINE: Final = 1 << 20
@@ -49,7 +49,7 @@ class TrainingProcess:
     Parameters
     ----------
     arguments : list of str
-        What this Python is to run, such as `TRAINING_PROGRAM`.
+        What this Python runs, such as `TRAINING_PROGRAM`.
     work_dir : Path
         The process's working directory.
     environment : mapping
@@ -57,14 +57,14 @@ class TrainingProcess:
     inherited : sequence of int
         Descriptors that stay open in it as long as it lives.
     packages : sequence of str
-        What it imports in any case, if it is forked.
+        What it always imports, if it is forked.
     servers : ForkServers, optional
-        From which it is forked if that is safe; else it is started.
+        The servers that fork it if that is safe; otherwise it is started.
     on_lines : callable
         Called with each batch of output lines, from one thread, in order.
     on_message : callable
-        Called with each message of the channel, from one thread, in order; and with the error, if
-        something else came in.
+        Called with each message of the channel, from one thread, in order; and with the error if
+        something else arrived.
     on_end : callable
         Called once the process has ended, from that thread.
     """
@@ -131,10 +131,10 @@ class TrainingProcess:
         return guardian
 
     def _say(self, why_not: str) -> None:
-        self._on_lines([f"gridflow: started anew, not forked: {why_not}"])
+        self._on_lines([f"gridflow: starting a new process instead of forking one: {why_not}"])
 
     def _let_go(self) -> None:
-        """Close the ends that the process has by now, so that its end can be seen."""
+        """Close the ends that the process has inherited, so that its exit can be noticed."""
         if self._their_output >= 0:
             os.close(self._their_output)
             self._their_output = -1
@@ -143,8 +143,8 @@ class TrainingProcess:
     def poll(self) -> int | None:
         """Return the exit code, minus the signal's number, or None while it runs.
 
-        To be called now and then from the thread that made this object: a process that can't be
-        forked is started here instead.
+        Call it regularly from the thread that created this object: a process that can't be forked
+        is started here instead.
         """
         code = self._guardian.poll()
         if isinstance(self._guardian, ForkedGuardian) and self._their_output >= 0:
@@ -172,7 +172,7 @@ class TrainingProcess:
         self.collect()
 
     def collect(self) -> None:
-        """Read what output and messages are left, once the process has ended."""
+        """Read the remaining output and messages after the process has ended."""
         for thread in self._threads:
             thread.join(_OUTPUT_SECONDS)
         self.channel.close()

@@ -1,4 +1,4 @@
-"""One training process of a task, from its start to its end; thrown away whole."""
+"""One training process of a task, from its start to its end."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from gridflow._wire.failures import FailureKind
     from gridflow._wire.messages import Message
 
-#: A process that said it failed, or was told to leave, has this long to end by itself.
+#: A process that reported a failure, or was told to leave, has this long to exit by itself.
 _EXIT_SECONDS: Final = 5.0
 _TAIL_LINES: Final = 20
 
 
 class ProcessSupervisor:
-    """Starts a training process, hears of it and ends it, and reports how it ended.
+    """Starts a training process, handles its messages, ends it, and reports how it ended.
 
-    Whatever still arrives of a life that is over (an upload that fails late) stays with it, and
-    says nothing about the next.
+    Late news about a process that is over (an upload that fails late) stays with its supervisor,
+    and doesn't affect the next process.
 
     Parameters
     ----------
@@ -45,15 +45,15 @@ class ProcessSupervisor:
     rank : int
     generation : int
     serves : bool
-        Whether its end isn't awaited.
+        Whether it is a server, whose end isn't awaited.
     reporter : Reporter
     uploads : Uploads
     frozen_after : float
         Seconds after which a frozen process counts as failed.
     on_imported : callable
-        Called with what it imported, for processes to come.
+        Called with what it imported, for later processes.
     on_other : callable
-        Called with what it says beside what is the same for all.
+        Called with messages that aren't handled here.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ProcessSupervisor:
         self._serves = serves
         self._reporter, self._uploads = reporter, uploads
         self._frozen_after, self._on_imported = frozen_after, on_imported
-        self._clock = Clock(frozen_after / 2)  # what stops both is no failure of the process's
+        self._clock = Clock(frozen_after / 2)  # what stops both isn't the process's failure
         self._on_other = on_other
         self._process: TrainingProcess | None = None
         self._raised: child.Raised | None = None
@@ -94,19 +94,19 @@ class ProcessSupervisor:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the process is up, waits for no other rank, and has not ended."""
+        """Whether the process is up, doesn't wait for another rank, and hasn't ended."""
         is_idle = self._meets or self._raised is not None or self._is_reported
         return self._is_ready and not is_idle
 
     def send(self, message: Message) -> None:
-        """Tell the process something."""
+        """Send the process a message."""
         if isinstance(message, Met | StopAt):
             self._meets = False
         if self._process is not None:
             self._process.channel.send(message)
 
     def leave(self) -> None:
-        """Let a process that is done, or that serves others, end by itself, for a moment."""
+        """Give a process that is done, or a server, a moment to exit by itself."""
         if self._process is None or not (self._is_reported or self._serves):
             return
         self.send(child.Leave())
@@ -115,13 +115,13 @@ class ProcessSupervisor:
             time.sleep(0.02)
 
     def end(self) -> None:
-        """End the process, with all that it started; whatever fails from now on is no failure."""
+        """End the process and all that it started; later failures don't count."""
         self._report_once()
         if self._process is not None:
             self._process.kill()
 
     def look(self) -> None:
-        """Report an end, or a freeze, of the process."""
+        """Report that the process has ended or is frozen."""
         process = self._process
         if process is None or self._is_reported:
             return
@@ -144,7 +144,7 @@ class ProcessSupervisor:
             self.fail("stopped", f"its process has been frozen (SIGSTOP) for {limit:g} seconds")
 
     def fail(self, kind: FailureKind, summary: str, **details: Any) -> None:
-        """Report a failure of this life; the first one counts."""
+        """Report a failure of this process; only the first one counts."""
         if not self._report_once():
             return
         lines, stack = split_fault(list(self._process.tail) if self._process is not None else [])
@@ -161,7 +161,7 @@ class ProcessSupervisor:
         self._reporter.report(reports.Failed(failure))
 
     def _report_once(self) -> bool:
-        """Return whether nothing was reported of how this life ended; from now on something is."""
+        """Return whether this is the first report of how the process ended."""
         with self._lock:
             first, self._is_reported = not self._is_reported, True
             return first
@@ -186,7 +186,7 @@ class ProcessSupervisor:
             summary = f"its process was killed by {name}"
             self.fail("signal", summary, signal=name, hint=hint, consequence=consequence)
         else:
-            summary = f"its process ended by itself with exit code {code}"
+            summary = f"its process exited with code {code}"
             self.fail("exit", summary, exit_code=code, hint=hint, consequence=lost_a_peer(log))
 
     def _take(self, message: Message | WireError) -> None:
@@ -218,24 +218,24 @@ class ProcessSupervisor:
                 self._on_other(message)
 
     def _sent(self, made: child.MadeCheckpoint, error: BaseException | None) -> None:
-        """Take note that a checkpoint is with the driver, or why it isn't."""
+        """Note that the driver has a checkpoint, or why it hasn't."""
         if error is not None:
-            words = f"a checkpoint could not be sent: {error}"
+            words = f"can't send a checkpoint: {error}"
             self._reporter.lines([f"gridflow: {words}"])
-            if made.label is not None:  # whoever feeds the stream waits for this one
+            if made.label is not None:  # the feeder of the stream waits for this one
                 self.fail("exception", words)
-        if made.is_awaited:  # whether it has arrived or none will come: the group stands still
+        if made.is_awaited:  # arrived or not: the group is waiting for it
             self._reporter.report(reports.Saved(generation=self._generation))
 
     def _hand_over(self, result: dict[str, Any], folder: Path) -> None:
-        """Send the files of what it returned, then say that the task succeeded."""
+        """Send the files of the result, then report that the task succeeded."""
         names = result["files"]
         left = [len(names)]
 
         def sent(error: BaseException | None) -> None:
             left[0] -= 1
             if error is not None:
-                self.fail("exception", f"what it returned could not be sent: {error}")
+                self.fail("exception", f"can't send its result: {error}")
             elif left[0] <= 0 and self._report_once():
                 self._reporter.report(reports.Succeeded(self._generation, result))
 
@@ -248,7 +248,7 @@ class ProcessSupervisor:
 
 
 def split_fault(lines: list[str]) -> tuple[list[str], str]:
-    """Part the output before a crash from the stack that Python's faulthandler printed at it."""
+    """Separate the output before a crash from the stack that Python's faulthandler printed."""
     for number, line in enumerate(lines):
         if line.startswith("Fatal Python error:"):
             dump = lines[number:]

@@ -1,4 +1,4 @@
-"""What the kernel tells of a process, and of the host: see proc(5)."""
+"""The kernel's information about processes and the host: see proc(5)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def is_stopped(pid: int) -> bool:
 
 
 def is_below(pid: int, ancestor: int) -> bool:
-    """Return whether a process was started by another, or by one that it started, and so on."""
+    """Return whether a process is a descendant of another."""
     while pid > 1 and pid != ancestor:
         pid = parent(pid)
     return pid == ancestor
 
 
 def umask() -> int:
-    """Return this process's umask, which ``os.umask`` could only tell by changing it."""
+    """Return this process's umask, which ``os.umask`` could return only by changing it."""
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def waited_for_processors() -> float | None:
-    """Return for how many seconds some task of this host was waiting for a processor so far.
+    """Return for how many seconds in total a task of this host was waiting for a processor.
 
-    None where the kernel doesn't tell: it may be built, or started, without that.
+    None if the kernel was built or started without this.
     """
     try:
         some = _PRESSURE.read_text(encoding="ascii").partition("total=")[2].split()
@@ -46,13 +46,13 @@ def waited_for_processors() -> float | None:
 
 
 def parent(pid: int) -> int:
-    """Return the process that a process is a child of; 0 when there is no such process."""
+    """Return the parent of a process; 0 if the process doesn't exist."""
     fields = behind_name(pid)
     return int(fields[_PARENT]) if fields else 0
 
 
 def command_line(pid: int) -> list[bytes]:
-    """Return the words that a process was started with; none when there is no such process."""
+    """Return the command line of a process; empty if the process doesn't exist."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
@@ -60,7 +60,7 @@ def command_line(pid: int) -> list[bytes]:
 
 
 def behind_name(pid: int) -> list[str]:
-    """Return the fields behind the name, which may hold anything; none when there is no process."""
+    """Return the fields after the name, which may contain anything; empty if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

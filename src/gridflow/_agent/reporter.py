@@ -1,4 +1,4 @@
-"""Reports on their way to the coordinator: in order, each once, none lost."""
+"""Sends reports to the coordinator: in order, each exactly once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from gridflow._wire.commands import Command
     from gridflow._wire.messages import Report
 
-#: Characters of output that wait to be sent; beyond them the training process waits at its pipe.
+#: Characters of output that may be queued; beyond them the training process waits at its pipe.
 _MOST_PENDING: Final = 4 << 20
 _REPORTS_PER_EXCHANGE: Final = 100
 _MOST_PER_EXCHANGE: Final = 1 << 20
 _LINES_PER_REPORT: Final = 1_000
 _MOST_PER_REPORT: Final = 1 << 17
-#: What a line takes beside its characters.
+#: The cost of a line in addition to its characters.
 _LINE_COST: Final = 64
-#: While ending: how long an unreachable coordinator is tried again.
+#: At the end: how long to retry an unreachable coordinator.
 _SILENCE_SECONDS: Final = 2.0
 
 
@@ -40,10 +40,10 @@ class Reporter:
     me : dict
         What identifies this agent: ``rank``, ``agent``, ``launch``.
     timeout : float
-        Seconds that an answer is waited for, and after which a coordinator that refuses, or can't
-        be connected to, counts as gone.
+        Seconds to wait for an answer, and after which a coordinator that refuses or can't be
+        reached counts as gone.
     patience : float
-        Seconds after which one does that is only silent: it may be stopped, and go on.
+        Seconds after which a silent coordinator counts as gone: it may be stopped for a while.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class Reporter:
         self.hurry()
 
     def hurry(self) -> None:
-        """End the present `wait`, or the next one."""
+        """End the current `wait`, or the next one."""
         with self._changed:
             self._urgent = True
             self._changed.notify_all()
 
     def lines(self, lines: list[str]) -> None:
-        """Queue output lines; waits while too many are queued, so that nothing is dropped."""
+        """Queue output lines; wait while too many are queued, so that none is dropped."""
         with self._changed:
             self._changed.wait_for(lambda: self._cost < _MOST_PENDING or self.coordinator_gone)
             for part in _parts(lines):
@@ -84,12 +84,12 @@ class Reporter:
             self._changed.notify_all()
 
     def exchange(self) -> list[Command]:
-        """Send what is queued, return new commands; empty when the coordinator can't be reached.
+        """Send what is queued; return new commands, empty if the coordinator can't be reached.
 
         Raises
         ------
         WireError
-            The coordinator sent something that is no command.
+            The coordinator sent something other than commands.
         """
         with self._changed:
             self._urgent = False
@@ -144,18 +144,18 @@ class Reporter:
             self._changed.wait_for(lambda: self._urgent or self._cost > 0, without - with_lines)
 
     def flush(self, seconds: float) -> None:
-        """Send everything that is queued, within a time."""
+        """Send everything that is queued, within some seconds."""
         give_up = time.monotonic() + seconds
         while self._pending and not self.coordinator_gone and time.monotonic() < give_up:
             before, waiting = self._last_contact, len(self._pending)
             self.exchange()
-            if self._last_contact == before:  # no answer: perhaps there is no coordinator any more
+            if self._last_contact == before:  # no answer: the coordinator may be gone
                 give_up = min(give_up, before + _SILENCE_SECONDS)
             if len(self._pending) == waiting:  # or it holds them back
                 time.sleep(0.1)
 
     def _next_reports(self) -> list[dict[str, Any]]:
-        """Return as many as one exchange takes, and at least one."""
+        """Return as many as fit into one exchange, and at least one."""
         taken, cost = 0, 0
         for report in self._pending[:_REPORTS_PER_EXCHANGE]:
             cost += _cost(report)

@@ -1,4 +1,4 @@
-"""The task over all generations: its training processes, and what they are told."""
+"""The task over all generations: its training processes, and the messages to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DRAIN_SECONDS: Final = 30.0
 
 
 class TaskRunner:
-    """What the agent does with its training process.
+    """Runs the agent's training processes.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class TaskRunner:
     grant : GpuGrant or str
         The task's GPUs, or why it has none.
     servers : ForkServers or None
-        Whom to ask for training processes; None: each is started anew.
+        They fork training processes; None: each process is started.
     scratch : Path
-        For temporary files, by a short path.
+        A short path for temporary files.
     on_end : callable
         Called from another thread once a process has ended.
     """
@@ -88,7 +88,7 @@ class TaskRunner:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether the process has all that it needs, and has not ended."""
+        """Whether the process has all that it needs, and hasn't ended."""
         has_rows = self._counts is not None or not self._payload.datasets
         return has_rows and self._life.is_at_work
 
@@ -108,7 +108,7 @@ class TaskRunner:
     # Commands ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Start the process; it imports TensorFlow while the others register."""
+        """Start the process, which imports TensorFlow while the others register."""
         self._life = self._new_life()
         grant = self._grant
         if isinstance(grant, str):
@@ -126,27 +126,27 @@ class TaskRunner:
         )
 
     def begin_features(self) -> None:
-        """Begin what the agent does beside the task."""
+        """Start the agent's features."""
         for feature in self._features:
             feature.begin()
 
     def close_features(self) -> None:
-        """End it."""
+        """Stop the agent's features."""
         for feature in self._features:
             feature.close()
 
     def arrived(self, dataset: str, rows: int) -> None:
-        """Take note that so many rows of a dataset can be read."""
+        """Note how many rows of a dataset can be read."""
         for feature in self._features:
             feature.arrived(dataset, rows)
 
     def read(self, size: int) -> None:
-        """Take note that so many bytes of rows were spooled; may take its time."""
+        """Note that bytes of rows were spooled; may wait."""
         for feature in self._features:
             feature.read(size)
 
     def warm_up(self) -> None:
-        """Let the host's fork server import what the process needs, while the tasks gather."""
+        """Let the host's fork server import what the process needs while the tasks register."""
         if self._needed:
             self._warm(list(self._needed))
 
@@ -181,7 +181,7 @@ class TaskRunner:
 
     @property
     def _needed(self) -> tuple[str, ...]:
-        """Packages that the process imports in any case."""
+        """The packages that the process always imports."""
         return needed(self._payload.spec.training.backend, self._payload.spec.training.strategy)
 
     def obey(self, command: commands.Command) -> None:
@@ -257,11 +257,11 @@ class TaskRunner:
         self._life.send(message)
 
     def _heard(self, message: Message) -> None:
-        """Take what a feature asked the process for."""
+        """Handle a message for a feature."""
         any(feature.hear(message) for feature in self._features)
 
     def _replace(self) -> None:
-        """Start the process again as it was started before."""
+        """Restart the process as it was started before."""
         self.kill()
         self.prepare()
         self._set_up()
@@ -277,18 +277,18 @@ class TaskRunner:
     # The process ---------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Report an end, or a freeze, of the process."""
+        """Report that the process has ended or is frozen."""
         self._life.look()
 
     def leave(self) -> None:
-        """Let a process that is done, or that serves others, end by itself, for a moment."""
+        """Give a process that is done, or a server, a moment to exit by itself."""
         self._life.leave()
 
     def kill(self) -> None:
-        """End the process, if there is one; what still arrives of it is nobody's any more."""
+        """End the process, if there is one, and ignore what still arrives from it."""
         life, self._life = self._life, self._new_life()
         life.end()
 
     def fail(self, kind: FailureKind, summary: str) -> None:
-        """Report a failure of this task; the first one of a life counts."""
+        """Report a failure of this task; only a process's first one counts."""
         self._life.fail(kind, summary)

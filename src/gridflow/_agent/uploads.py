@@ -1,4 +1,4 @@
-"""Files on their way to the driver: results, checkpoints, TensorBoard's event files."""
+"""Sends files to the driver: results, checkpoints, TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOLLOW_SECONDS: Final = 2.0
 
 
 class Uploads:
-    """Uploads, one after the other, beside the agent's work.
+    """Uploads files one after the other, in the background.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Uploads:
         self._client, self._me = client, me
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="gridflow-upload")
         self._futures: list[Future[Any]] = []
-        #: Of each file: its number, and how many bytes of it the driver has.
+        #: For each file: its inode, and how many bytes of it the driver has.
         self._sent: dict[Path, tuple[int, int]] = {}
         self._following: Path | None = None
         self._timer: threading.Timer | None = None
@@ -46,7 +46,7 @@ class Uploads:
         ----------
         path : Path
         header : dict
-            Of `gridflow._wire.headers.UPLOADS`, without what says whose it is.
+            One of `gridflow._wire.headers.UPLOADS`, without the sender.
         done : callable
         """
         future = self._executor.submit(self._client.upload, path, {**self._me, **header})
@@ -54,7 +54,7 @@ class Uploads:
         self._futures = [each for each in self._futures if not each.done()] + [future]
 
     def after(self, done: Callable[[BaseException | None], None]) -> None:
-        """Call ``done`` once everything that is queued was sent."""
+        """Call ``done`` once everything that is queued has been sent."""
         self._executor.submit(lambda: None).add_done_callback(lambda _: done(None))
 
     def follow(self, folder: Path) -> None:
@@ -63,13 +63,13 @@ class Uploads:
         self._again()
 
     def catch_up(self) -> None:
-        """Queue what was appended since the last look."""
+        """Queue what was appended since the last time."""
         if self._following is not None:
             future = self._executor.submit(self._send_new, self._following)
             self._futures = [each for each in self._futures if not each.done()] + [future]
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything queued was sent, within a time."""
+        """Wait until everything queued has been sent, at most some seconds."""
         wait(self._futures, seconds)
 
     def close(self) -> None:
@@ -92,12 +92,12 @@ class Uploads:
         for path in sorted(each for each in folder.rglob("*") if each.is_file()):
             found = path.stat()
             node, sent = self._sent.get(path, (found.st_ino, 0))
-            if node != found.st_ino or found.st_size < sent:  # another file, or written anew
+            if node != found.st_ino or found.st_size < sent:  # another file, or rewritten
                 sent = 0
             if found.st_size <= sent:
                 continue
             header = {**self._me, "kind": "tensorboard", "name": str(path.relative_to(folder))}
-            # If it fails, nobody knows what the driver has of it: it gets all of it again.
+            # If it fails, what the driver has of it is unknown, so all of it is sent again.
             self._sent[path] = found.st_ino, 0
             with contextlib.suppress(pa.ArrowException, OSError):  # nor do the others wait for it
                 self._sent[path] = found.st_ino, sent + self._client.upload(path, header, sent)

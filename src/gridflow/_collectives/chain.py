@@ -1,9 +1,9 @@
-"""What the first ranks of several hosts exchange, from host to host and back.
+"""All-reduce between hosts, along a chain of their first ranks.
 
-Sums go along the chain of hosts, each of which adds its ranks' numbers in their order, and come
-back from its end. So the order of a sum is that of the ranks, wherever they run, and no network
-interface sends or receives anything twice. Pieces follow one another: while the first comes back,
-the last is on its way.
+Sums travel along the chain, where each host adds its ranks' numbers in order, and come back from
+its end. So numbers are always added in rank order, wherever the ranks run, and no network interface
+sends or receives anything twice. Pieces are pipelined: while the first comes back, the last is on
+its way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridflow._wire.psk_tls import Connection
 
 _HEADER: Final = struct.Struct("<QQ8s")
-#: Bytes under way in one message.
+#: Bytes in one message.
 _PIECE: Final = 128 << 10
 
 
@@ -30,7 +30,7 @@ class Chain:
     Parameters
     ----------
     before, after : Connection or None
-        To the hosts at both sides.
+        To the neighbouring hosts.
     """
 
     def __init__(self, before: Connection | None, after: Connection | None) -> None:
@@ -38,14 +38,14 @@ class Chain:
         self._count = 0
 
     def all_reduce(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
-        """Sum up what the ranks of all hosts have.
+        """Sum the numbers of the ranks of all hosts.
 
         Parameters
         ----------
         parts : list of numpy.ndarray
-            The numbers of this host's ranks, each in one dimension.
+            The numbers of this host's ranks, as one-dimensional arrays.
         total : numpy.ndarray
-            Where the sum is written.
+            Receives the sum.
         """
         most = max(1, _PIECE // total.itemsize)
         pieces = [slice(start, start + most) for start in range(0, max(1, len(total)), most)]
@@ -60,7 +60,7 @@ class Chain:
             self._send_on(pieces, parts, total)
         except (OSError, EOFError) as error:
             failures.insert(0, error)
-            self.close()  # the other thread waits for what won't come
+            self.close()  # the other thread is waiting for data that won't come
         if self._after is not None:
             back.join()
         if failures:
@@ -68,13 +68,13 @@ class Chain:
         self._count += 1
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for each in (self._before, self._after):
             if each is not None:
                 each.hang_up()
 
     def _agree(self, total: np.ndarray[Any, Any]) -> None:
-        """Tell the next host what this operation is, and hear it from the one before."""
+        """Compare the operation with those of the neighbouring hosts."""
         mine = _HEADER.pack(self._count, total.nbytes, total.dtype.name.encode()[:8])
         try:
             if self._after is not None:

@@ -1,11 +1,11 @@
-"""Why an operation of all ranks can't be completed."""
+"""Errors of collective operations."""
 
 from __future__ import annotations
 
 
 class PeerGone(ConnectionError):
-    """Another rank has closed its connection: it has ended, or was ended."""
+    """Another rank has closed its connection, because it ended or was ended."""
 
 
 class RanksDiffer(RuntimeError):
-    """Ranks are in different operations."""
+    """Ranks called different operations."""

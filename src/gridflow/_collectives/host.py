@@ -1,6 +1,6 @@
-"""What the ranks of one host exchange: through memory that they share, told by sockets.
+"""All-reduce between the ranks of one host, through shared memory and sockets.
 
-All add up in the same order, that of the ranks, so all have the same bits.
+All ranks add numbers in rank order, so all get the same bits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from gridflow._collectives.chain import Chain
 
-#: Number of the operation, bytes in all, type of the numbers, offset of the piece.
+#: Number of the operation, total bytes, type of the numbers, offset of the piece.
 _HEADER: Final = struct.Struct("<QQ8sQ")
-#: Up to this many bytes travel in the message itself.
+#: Up to this many bytes are sent in the message itself.
 _SMALL: Final = 2048
-#: What a rank shares at a time: it stays in the processor's cache.
+#: Bytes that a rank shares at a time; they stay in the processor's cache.
 _PIECE: Final = 1 << 20
-#: Up to this many ranks, each adds up everything; more share the work, which takes one more round.
+#: Up to this many ranks, each rank adds everything; more ranks share the work in a second round.
 _FEW: Final = 4
 
 
@@ -38,18 +38,18 @@ class HostGroup:
     Parameters
     ----------
     ranks : list of int
-        Those of the host, ascending.
+        The ranks of this host, ascending.
     rank : int
-        The one here.
+        This rank.
     size : int
-        How many ranks there are on all hosts.
+        Number of ranks on all hosts.
     links : mapping
-        A connected socket for each other rank.
+        A connected socket by rank.
     chain : Chain, optional
-        The way to other hosts, on the first rank of this one.
+        Connects to other hosts, on the first rank of this host.
     hosts : int, default 1
     timeout : float, optional
-        Seconds to wait for a peer. Default: for ever.
+        Seconds to wait for a peer. Default: no limit.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class HostGroup:
         PeerGone
             A rank has ended.
         RanksDiffer
-            A rank is in another operation.
+            A rank called another operation.
         """
         mine = np.asarray(values, order="C")
         total = aligned_empty(mine.shape, mine.dtype)
@@ -104,7 +104,7 @@ class HostGroup:
         return total
 
     def all_gather(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return what all ranks have, by rank.
+        """Return the values of all ranks, by rank.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class HostGroup:
     # Large ones ----------------------------------------------------------------------------------
 
     def _sum_shared(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
-        # Hosts are in touch for all of it at once, so that its pieces are under way together.
+        # Hosts agree on the whole array at once, so that its pieces can be pipelined.
         most = max(1, _PIECE // mine.itemsize) if self._hosts == 1 else max(1, len(mine))
         self._make_room(min(most, len(mine)) * mine.itemsize)
         for number, start in enumerate(range(0, max(1, len(mine)), most)):
@@ -148,7 +148,8 @@ class HostGroup:
     def _sum_piece(
         self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any], number: int
     ) -> None:
-        # Each other piece lies elsewhere: a rank that is ahead overwrites nothing that is read.
+        # Pieces alternate between two slots: a rank that is ahead overwrites nothing still being
+        # read.
         self._side ^= 1
         slots = [self._slot(place, mine) for place in range(len(self._ranks) + 1)]
         *parts, total = slots
@@ -172,7 +173,7 @@ class HostGroup:
         return self._memory[start : start + like.nbytes].view(like.dtype)
 
     def _make_room(self, need: int) -> None:
-        """Share more memory, if this is more than there is for a rank's part."""
+        """Share more memory, if a rank's part needs more than there is."""
         if need <= self._room:
             return
         room = -(-max(need, _PIECE) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -199,7 +200,7 @@ class HostGroup:
     # All of a host -------------------------------------------------------------------------------
 
     def _meet(self, mine: np.ndarray[Any, Any], stage: int) -> None:
-        """Wait until all are here, in the same operation."""
+        """Wait until all ranks have called the same operation."""
         header = self._header(mine, stage)
         for _, link in self._links:
             _send(link, header)
@@ -239,7 +240,7 @@ def _send(link: socket.socket, message: bytes) -> None:
     try:
         link.sendall(message, socket.MSG_NOSIGNAL)
     except OSError:
-        return  # what it said before is still there to be read, and then its end
+        return  # its earlier messages can still be read, and then its end
 
 
 def _add(parts: list[np.ndarray[Any, Any]], out: np.ndarray[Any, Any]) -> None:
@@ -253,4 +254,4 @@ def _add(parts: list[np.ndarray[Any, Any]], out: np.ndarray[Any, Any]) -> None:
 
 def _describe(header: bytes) -> str:
     count, size, dtype, _ = _HEADER.unpack(header)
-    return f"the {count + 1}. one, {size:,} bytes of {dtype.rstrip(bytes(1)).decode()}"
+    return f"operation {count + 1}, {size:,} bytes of {dtype.rstrip(bytes(1)).decode()}"

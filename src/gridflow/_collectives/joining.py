@@ -1,4 +1,4 @@
-"""How ranks find one another for their sums."""
+"""How ranks find each other."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Announcement:
     Attributes
     ----------
     host : str
-        What processes have in common that can share memory.
+        The same for processes that can share memory.
     folder : str
-        Of its socket for those.
+        The folder of its socket, for processes on the same host.
     address : str
-        Where it listens to other hosts.
+        Where it listens for other hosts.
     port : int
     key : str
-        The chief's: who knows it belongs to the group.
+        The chief's key, which authenticates members of the group.
     """
 
     host: str
@@ -52,13 +52,13 @@ class Announcement:
 
 
 class Joining:
-    """A rank that joins the others.
+    """One rank's way into the group.
 
     Parameters
     ----------
     rank : int
     address : str
-        Of this host, as others know it.
+        Of this host, as seen by others.
     bind : str
         The address to listen on.
     """
@@ -92,9 +92,9 @@ class Joining:
         everyone : sequence of Announcement
             By rank.
         seconds : float
-            For that.
+            Time limit for connecting.
         timeout : float or None
-            For each operation.
+            Time limit for each operation, in seconds.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Joining:
 
 
 class _Visitor:
-    """The one connection from the host before."""
+    """The connection from the previous host."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._came = threading.Event()
@@ -146,7 +146,7 @@ class _Visitor:
         came = self._came.wait(seconds)
         self._door.stop_listening()
         if not came or self._connection is None:
-            raise PeerGone(f"the host before did not connect in {seconds:g} seconds.")
+            raise PeerGone(f"the previous host did not connect within {seconds:g} seconds.")
         return self._connection
 
 
@@ -162,10 +162,10 @@ def _knock(address: tuple[str, int], key: bytes, seconds: float) -> Connection:
 
 
 def _host() -> str:
-    """Return what is the same for processes that can share memory and reach a socket's folder."""
+    """Return a value shared by processes that can share memory and reach a socket's folder."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         spaces = [Path(f"/proc/self/ns/{name}").stat().st_ino for name in ("net", "pid", "mnt")]
-    except OSError:  # a sandbox that hides them: this rank is a host of its own
+    except OSError:  # hidden by a sandbox: this rank counts as a separate host
         return secrets.token_hex(_KEY_BYTES)
     return "-".join([boot, *map(str, spaces), str(os.getuid())])

@@ -23,7 +23,7 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class Listener:
-    """Where the other processes of this host find this one: a socket in a folder of its own.
+    """A socket for the other processes of this host, in a private folder.
 
     Only this user can reach it.
     """
@@ -40,7 +40,7 @@ class Listener:
             raise
 
     def accept(self, ranks: Sequence[int], seconds: float) -> dict[int, socket.socket]:
-        """Return the connections of peers, each of which says its rank first."""
+        """Return the connections of peers, each of which sends its rank first."""
         found: dict[int, socket.socket] = {}
         give_up = time.monotonic() + seconds
         while len(found) < len(ranks):
@@ -49,7 +49,9 @@ class Listener:
                 link, _ = self._socket.accept()
             except TimeoutError:
                 missing = ", ".join(str(rank) for rank in ranks if rank not in found)
-                raise PeerGone(f"rank {missing} did not connect in {seconds:g} seconds.") from None
+                raise PeerGone(
+                    f"rank {missing} did not connect within {seconds:g} seconds."
+                ) from None
             _, user, _ = _PEER.unpack(
                 link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
             )
@@ -61,13 +63,13 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
         self._socket.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def connect(folder: str, rank: int, seconds: float) -> socket.socket:
-    """Return a connection to the listener in a folder, for a rank."""
+    """Connect to the listener in a folder, as a rank."""
     link = socket.socket(socket.AF_UNIX)
     try:
         link.settimeout(seconds)
@@ -82,7 +84,7 @@ def connect(folder: str, rank: int, seconds: float) -> socket.socket:
 
 
 class _Place:
-    """The path of a socket, however long that of its folder is: the kernel takes 107 bytes."""
+    """A short path to a socket in a folder with a long one: the kernel allows 107 bytes."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,6 +1,6 @@
-"""Deadlines of many ranks that are put off again and again, at a cost that their number hardly has.
+"""Deadlines of many ranks that are postponed often, at a cost that hardly depends on their number.
 
-Putting one off costs nothing here: the time that counts is looked up when the old one is reached.
+Postponing one costs nothing: the new time is looked up when the old one is reached.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Alarms:
-    """A heap of times, one for each rank that is watched.
+    """A heap of times, one for each watched rank.
 
     Parameters
     ----------
     due_at : callable
-        Returns when a rank is due by now; None: it isn't to be watched any more.
+        Returns when a rank is due; None: stop watching it.
     """
 
     def __init__(self, due_at: Callable[[int], float | None]) -> None:
@@ -27,14 +27,14 @@ class Alarms:
         self._watched: set[int] = set()
 
     def watch(self, rank: int) -> None:
-        """Watch a rank from now on, if it isn't watched."""
+        """Start watching a rank."""
         at = self._due_at(rank)
         if at is not None and rank not in self._watched:
             self._watched.add(rank)
             heapq.heappush(self._heap, (at, rank))
 
     def due(self, now: float) -> list[int]:
-        """Return the ranks whose time is over, in order; they stay watched."""
+        """Return the ranks that are overdue, in order. They stay watched."""
         found: list[tuple[float, int]] = []
         while self._heap and self._heap[0][0] < now:
             _, rank = heapq.heappop(self._heap)

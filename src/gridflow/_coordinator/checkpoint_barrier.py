@@ -1,8 +1,8 @@
-"""How the ranks agree on a step, at the end of which they make a checkpoint together. Pure.
+"""How the ranks agree on a step after which they make a checkpoint together. Pure.
 
-To read a model takes all ranks that train it together, at the same step; and each hears of a
-command when it does. So each is asked first: it makes no step beyond the one that it names. The
-last of those is the step that all can still come to.
+Reading a model needs all ranks that train it together, at the same step, but commands reach ranks
+at different times. So each is asked first, and stops after the step that it names. The last of
+these steps is one that all ranks can still reach.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Final
 from gridflow._coordinator import events as ev
 from gridflow._wire import commands
 
-#: Between two questions, where the ranks could not do it: they may be between two fits.
+#: Before asking again when the ranks could not save: they may be between two fits.
 _AGAIN_SECONDS: Final = 5.0
 
 
 @dataclass
 class CheckpointBarrier:
-    """One checkpoint that is asked for.
+    """One requested checkpoint.
 
     Parameters
     ----------
     ranks : tuple of int
-        Those that make it together; the first writes it.
+        The ranks that make it together; the first writes it.
     generation : int
     patience : float
-        Seconds for all to answer: those that have are at a stand.
+        Seconds for all to answer; those that have answered are stopped.
     stays : bool
-        Whether they make no step after it.
+        Whether they stop after it.
     """
 
     ranks: tuple[int, ...]
@@ -50,7 +50,7 @@ class CheckpointBarrier:
         return self._go_on(at) if at > self._asked_at + self.patience else []
 
     def answered(self, at: float, rank: int, step: int | None) -> list[ev.Instruction]:
-        """Take a rank's answer; the last one decides."""
+        """Take a rank's answer; the last answer decides."""
         if self._asked_at is None or rank not in self.ranks:
             return []
         self._answers[rank] = step

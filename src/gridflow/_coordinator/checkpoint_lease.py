@@ -1,21 +1,21 @@
 """A lease on a folder of checkpoints in HDFS or an object store: one job at a time owns it.
 
-These have no locks, and pyarrow can't ask them to create a file exclusively. So a lease is files,
-with T the owner's token (a number that only grows) and J its job:
+These have no locks, and pyarrow can't create a file exclusively there. So a lease consists of
+files, where T is the owner's token (a number that only grows) and J its job:
 
-    owner-T-J.claim   J wants the folder, or has it; rewritten while J lives
+    owner-T-J.claim   J wants the folder, or has it; rewritten while J is alive
     owner-T-J.won     J has it; owners with smaller tokens have lost it
-    owner-T-J.json    which checkpoints count: those taken over, and those with T-J in their names
+    owner-T-J.json    the checkpoints that count: those taken over, and those with T-J in the name
     owner-T-J.done    J has succeeded: none counts any more
 
 A claim is dead when its content hasn't changed for `LEASE_SECONDS` while another job watched it:
-no clocks are compared. Who wants the folder writes a claim, and then lists the folder; it has won
-if there are no other claims but dead ones with smaller tokens. Of two that claim at the same moment
+no clocks are compared. A job that wants the folder writes a claim, and then lists the folder. It
+has won if all other claims are dead and have smaller tokens. Of two that claim at the same moment,
 the second to write sees the first, so at most one wins, however long either of them stands still.
 
-Who has lost the folder without knowing (its process was frozen, its network cut) may still write
-checkpoints. They don't count: its successor's record doesn't name them. It looks for a successor
-after each one, before it tells anybody that the checkpoint has arrived.
+A job that lost the folder without noticing (its process was frozen, its network cut) may still
+write checkpoints. They don't count: its successor's record doesn't name them. It looks for a
+successor after each one, before it reports the checkpoint as stored.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
     from gridflow._files.systems import Where
 
-#: For so long a claim has to stay unchanged before another job takes its folder over.
+#: How long a claim must stay unchanged before another job takes over its folder.
 LEASE_SECONDS: Final = 30.0
-#: A claim is rewritten, and looked at, so often in that time.
+#: How often a claim is rewritten, and checked, in that time.
 _BEATS, _LOOKS = 6, 30
 _OWNER_FILE: Final = re.compile(r"owner-(\d{8,})-([^.]+)\.(claim|won|json|done)")
-#: In the name of a checkpoint: who wrote it, and how many it had written before.
+#: In a checkpoint's name: its owner, and how many that one had written before.
 _MARK: Final = re.compile(r"\.(\d{8,})-([^.]+)\.\d{6,}(?=\.|$)")
 
 
 class Owner(NamedTuple):
-    """One that owns a folder, did, or wants to; the later ones are greater."""
+    """A past, present or would-be owner of a folder. Later ones are greater."""
 
     token: int
     job: str
@@ -56,49 +56,49 @@ class Owner(NamedTuple):
 
 
 def _owner(name: str) -> Owner | None:
-    """Return whose file this is; None: it is no owner's."""
+    """Return the owner of a file; None if it has none."""
     found = _OWNER_FILE.fullmatch(name)
     return Owner(int(found[1]), found[2]) if found else None
 
 
 def _owners(names: Iterable[str], kind: str = "") -> set[Owner]:
-    """Return those that have a file of a kind, or any."""
+    """Return the owners that have a file of a kind, or any file."""
     return {owner for name in names if name.endswith(kind) and (owner := _owner(name))}
 
 
 def without_mark(name: str) -> str:
-    """Return a checkpoint's name without what tells its owner."""
+    """Return a checkpoint's name without its owner's mark."""
     return _MARK.sub("", name)
 
 
 class Lease:
-    """A folder in another file system, kept from other jobs until `release`.
+    """A folder in another file system, leased against other jobs until `release`.
 
     Parameters
     ----------
     folder : Where
     job : str
-        The job's id: unique, and said to those who are refused.
+        The job's unique id; refused jobs are told it.
     say : callable
         Tells the user.
     seconds : float, optional
-        How long a claim has to stay unchanged before it is dead. Default: `LEASE_SECONDS`.
+        How long a claim must stay unchanged to count as dead. Default: `LEASE_SECONDS`.
 
     Raises
     ------
     JobExists
-        Another job has it, and lives.
+        Another live job has it.
     GridflowError
-        The folder can't be written or read.
+        The folder can't be read or written.
 
     Attributes
     ----------
     owner : Owner
         This one.
     accepted : tuple of str
-        The checkpoints of owners before that count, with all that lies beside them.
+        Checkpoints of earlier owners that count, with their other files.
     lost : JobExists or None
-        Set once another job has taken the folder over.
+        Set once another job has taken over the folder.
     """
 
     def __init__(
@@ -121,24 +121,24 @@ class Lease:
         except JobExists:
             raise
         except GridflowError as error:
-            raise GridflowError(f"checkpoint_dir={self.place!r} can't be used: {error}") from error
+            raise GridflowError(f"can't use checkpoint_dir={self.place!r}: {error}") from error
         self._thread = threading.Thread(target=self._keep, name="gridflow-lease", daemon=True)
         self._thread.start()
 
     def new_mark(self) -> str:
-        """Return what the names of this owner's next files have before their suffix."""
+        """Return the mark in the names of this owner's next files, before the suffix."""
         self._written += 1
         return f".{self.owner}.{self._written:06}"
 
     def check(self) -> list[str]:
         """Return the names in the folder.
 
-        What this owner has put there before the call, its successor finds.
+        A successor finds everything that this owner wrote before the call.
 
         Raises
         ------
         JobExists
-            Another job has taken the folder over.
+            Another job has taken over the folder.
         GridflowError
             The folder can't be listed.
         """
@@ -152,17 +152,17 @@ class Lease:
             return names
 
     def finish(self) -> None:
-        """Note that the job has succeeded: from now on none of the checkpoints counts."""
+        """Note that the job has succeeded: its checkpoints no longer count."""
         self.check()
         self._write("done", about(self._job))
 
     def release(self, *, is_empty: bool) -> None:
-        """Let others have the folder at once.
+        """Release the folder for other jobs at once.
 
         Parameters
         ----------
         is_empty : bool
-            Whether no checkpoints are left.
+            Whether no checkpoint is left.
         """
         self._closed.set()
         self._thread.join(self._seconds)
@@ -174,7 +174,7 @@ class Lease:
     # ---------------------------------------------------------------------------------------------
 
     def _win(self) -> Owner:
-        """Wait until no other owner lives; raise if one does."""
+        """Wait until no other owner is alive; raise if one is."""
         watch = _Watch(self._seconds)
         mine: Owner | None = None
         has_said = False
@@ -199,7 +199,7 @@ class Lease:
                     who = whose(self._read(f"owner-{min(waiting)}.claim"), min(waiting).job)
                     self._say(
                         f"waiting: checkpoint_dir={self.place!r} belongs to {who}. This job takes "
-                        f"it over if that one gives no sign of life for {self._seconds:g} seconds"
+                        f"it over if that one shows no sign of life for {self._seconds:g} seconds"
                     )
                 time.sleep(self._seconds / _LOOKS)
         except BaseException:
@@ -208,7 +208,7 @@ class Lease:
             raise
 
     def _living(self, watch: _Watch, claims: set[Owner], mine: Owner | None) -> list[Owner]:
-        """Return those of the others that may live; raise if one does."""
+        """Return the other owners that may be alive; raise if one is."""
         for other in watch.look(claims, mine):
             content = self._read(f"owner-{other}.claim")
             if watch.has_changed(other, content):
@@ -220,7 +220,7 @@ class Lease:
             self._delete(f"owner-{owner}.won", f"owner-{owner}.claim")
 
     def _take_over(self) -> tuple[str, ...]:
-        """Note which checkpoints count from now on; return them."""
+        """Record which checkpoints count from now on; return them."""
         names = self._names()
         self._look_for_successor(names, "claim", "won")
         accepted = tuple(sorted(self._that_count(names)))
@@ -234,10 +234,10 @@ class Lease:
         return accepted
 
     def _that_count(self, names: list[str]) -> set[str]:
-        """Return the checkpoints that count, with what lies beside them."""
+        """Return the checkpoints that count, with their other files."""
         found = {name for name in names if name.startswith("checkpoint-")}
         before = max(_owners(names, "json"), default=None)
-        if before is None:  # they come from a gridflow that knew no owners
+        if before is None:  # a gridflow without owners wrote them
             return {name for name in found if not _MARK.search(name)}
         if before in _owners(names, "done"):
             return set()
@@ -246,13 +246,13 @@ class Lease:
             accepted = {str(name) for name in json.loads(record)["accepted"]}
         except (ValueError, KeyError, TypeError) as error:
             raise GridflowError(
-                f"owner-{before}.json is damaged, which says what checkpoints count. Delete the "
-                "folder to begin anew."
+                f"owner-{before}.json, which lists the checkpoints that count, is damaged. Delete "
+                "the folder to start over."
             ) from error
         return {name for name in found if name in accepted or f".{before}." in name}
 
     def _look_for_successor(self, names: list[str], *kinds: str) -> None:
-        """Raise if another job has taken the folder over, whose files don't count any more."""
+        """Raise if another job has taken over the folder."""
         later = [each for each in _owners(names, "won") if each > self.owner]
         if not later and {f"owner-{self.owner}.{kind}" for kind in kinds} <= {*names}:
             return
@@ -261,13 +261,13 @@ class Lease:
             who = whose(self._read(f"owner-{max(later)}.won"), max(later).job)
         self.lost = JobExists(
             f"{who[0].upper()}{who[1:]} has taken over checkpoint_dir={self.place!r}: it saw no "
-            f"sign of life of job {self._job} there for {self._seconds:g} seconds. So this job "
-            "ends, and checkpoints that it makes from now on don't count."
+            f"sign of life of job {self._job} there for {self._seconds:g} seconds. This job "
+            "ends, and its later checkpoints don't count."
         )
         raise self.lost
 
     def _keep(self) -> None:
-        """Show that this owner lives."""
+        """Keep showing that this owner is alive."""
         is_refused = False
         while not self._closed.wait(self._seconds / _BEATS):
             try:
@@ -280,7 +280,7 @@ class Lease:
                 return
             except GridflowError as error:
                 if not is_refused:
-                    self._say(f"the lease of checkpoint_dir= can't be renewed: {error}")
+                    self._say(f"can't renew the lease on checkpoint_dir=: {error}")
                 is_refused = True
 
     def _write_claim(self, owner: Owner) -> None:
@@ -292,7 +292,7 @@ class Lease:
         transfer.write(self._at(f"owner-{self.owner}.{kind}"), content)
 
     def _read(self, name: str) -> bytes:
-        """Return a file's content; nothing where it is gone, or being written."""
+        """Return a file's content; empty if it is gone, or being written."""
         try:
             return transfer.read(self._at(name))
         except GridflowError:
@@ -316,7 +316,7 @@ class Lease:
 
 
 class _Watch:
-    """Claims of others, and for how long each has stayed as it is."""
+    """Claims of others, and for how long each has been unchanged."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -325,9 +325,9 @@ class _Watch:
         self._looked_at = time.monotonic()
 
     def look(self, there: set[Owner], mine: Owner | None) -> list[Owner]:
-        """Begin another look at those that are there, but for one's own."""
+        """Start another check of the existing claims of others."""
         now = time.monotonic()
-        # One that comes late, as this process stood still, doesn't tell that the others did.
+        # A late check, after this process stood still, doesn't show that the others did.
         passed = min(now - self._looked_at, 2 * self._seconds / _LOOKS)
         self._looked_at = now
         before, others = self._unchanged, there - {mine}
@@ -335,7 +335,7 @@ class _Watch:
         return sorted(self._unchanged)
 
     def has_changed(self, owner: Owner, content: bytes) -> bool:
-        """Note a claim's content; return whether it was another before."""
+        """Note a claim's content; return whether it has changed."""
         before = self._contents.get(owner)
         if content:
             self._contents[owner] = content

@@ -1,7 +1,7 @@
 """The checkpoints of a job, as committed in the driver.
 
 They travel from the chief to the driver and from there to every rank of the next generation, so no
-file system that all hosts see is needed. A checkpoint counts once it was renamed into place.
+shared file system is needed. A checkpoint counts once it has been renamed into place.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _NAME: Final = re.compile(r"checkpoint-(\d{4,})-(\d{6,})-(\d{9,})\.npz")
 WORKERS: Final = "num_workers"
 #: The newest one, and the one before should the newest prove unreadable.
 _KEPT: Final = 2
-#: Why whoever reads that checkpoints are left has to do something.
-GO_ON: Final = "Delete them, or the next job with this checkpoint_dir= goes on from them."
+#: What to do about checkpoints that are left.
+GO_ON: Final = "Delete them, or the next job with this checkpoint_dir= resumes from them."
 
 
 @dataclass(frozen=True)
 class CommittedCheckpoint:
-    """A committed checkpoint: its file's name, and the place that it was taken at."""
+    """A committed checkpoint: its file name, and its place in the training."""
 
     name: str
     place: Place
 
 
 def is_kept(name: str) -> bool:
-    """Return whether a file of this name is a checkpoint, or lies beside one."""
+    """Return whether a file of this name is a checkpoint, or belongs to one."""
     checkpoint = name.removesuffix(".label") + ".npz" if name.endswith(".label") else name
     return name == WORKERS or _NAME.fullmatch(checkpoint) is not None
 
@@ -56,14 +56,14 @@ class CheckpointStore:
     num_workers : int, default 1
         How many tasks train; noted beside the checkpoints.
     job : str, optional
-        The job's id, for the names of what is arriving.
+        The job's id, for the names of arriving files.
     owner : FolderLock, optional
-        What keeps other jobs from the folder, until `close`.
+        Keeps other jobs out of the folder, until `close`.
 
     Attributes
     ----------
     lost : JobExists or None
-        Set once another job has taken the checkpoints over, which a lock of this machine rules out.
+        Set once another job has taken over the checkpoints, which a local lock rules out.
     """
 
     lost: JobExists | None = None
@@ -81,41 +81,40 @@ class CheckpointStore:
         self.begin(0)
 
     def begin(self, generation: int) -> None:
-        """Take no checkpoint of another generation from now on, nor one that is under way."""
+        """From now on refuse checkpoints of other generations, even those that are being sent."""
         with self._lock:
             self._incoming = f".incoming-{self._job}-{generation}-"
             for unfinished in self.folder.glob(f".incoming-{self._job}-*"):
                 unfinished.unlink()
 
     def incoming(self, generation: int, rank: int) -> Path:
-        """Return where a checkpoint that is arriving is written.
+        """Return the path to write an arriving checkpoint to.
 
         Raises
         ------
         GridflowError
-            It comes from an agent that was lost, and the others have gone on without.
+            It comes from an agent that was lost, and a later generation has begun.
         """
         name = f".incoming-{self._job}-{generation}-{rank:d}-{uuid.uuid4().hex}"
         if not name.startswith(self._incoming):
-            raise GridflowError(f"generation {generation} is over")
+            raise GridflowError(f"checkpoint refused: generation {generation} is over")
         return self.folder / name
 
     def commit(self, path: Path, place: Place, label: str | None = None) -> str:
-        """Make a checkpoint that arrived whole the newest one; return its name.
+        """Make a checkpoint that arrived complete the newest one; return its name.
 
-        The label says which of the rows that are pushed it covers; it lies beside it before it
-        counts.
+        The label says which pushed rows it covers. It is stored before the checkpoint counts.
 
         Raises
         ------
         GridflowError
-            Another generation has begun while it arrived.
+            Another generation began while it was arriving.
         """
         name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
             if not path.name.startswith(self._incoming):
                 path.unlink(missing_ok=True)
-                raise GridflowError(f"{name} comes too late: its generation is over")
+                raise GridflowError(f"checkpoint {name} came too late: its generation is over")
             if self.workers != self._num_workers:
                 write_whole(self.folder / WORKERS, str(self._num_workers))
             self._write_label(name, label)
@@ -154,14 +153,14 @@ class CheckpointStore:
             write_whole(path, label)
 
     def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
-        """Return the newest checkpoint that can be read, and what is wrong with newer ones.
+        """Return the newest readable checkpoint, and what is wrong with newer ones.
 
-        Those that can't be read keep their bytes under another name, for whoever looks into it.
+        Unreadable ones are renamed and kept for inspection.
 
         Raises
         ------
         GridflowError
-            None of those that are there can be read: to begin anew silently would lose them.
+            None of the existing ones can be read. Starting over silently would lose them.
         """
         wrong: list[str] = []
         with self._lock:
@@ -177,13 +176,13 @@ class CheckpointStore:
         if wrong:
             raise GridflowError(
                 f"no checkpoint in {self.folder} can be read: {'; '.join(wrong)}. They were "
-                "renamed to *.unreadable; another run() with this checkpoint_dir begins anew."
+                "renamed to *.unreadable; the next run() with this checkpoint_dir starts over."
             )
         return None, wrong
 
     @property
     def workers(self) -> int | None:
-        """How many tasks trained when the newest checkpoint was made; None if nobody noted it."""
+        """How many tasks trained when the newest checkpoint was made; None if unknown."""
         try:
             with open_file(self.folder / WORKERS) as file:
                 return int(file.read())
@@ -191,25 +190,25 @@ class CheckpointStore:
             return None
 
     def stored(self, name: str) -> Path:
-        """Return the file of a checkpoint that somebody asks for by its name.
+        """Return the file of a checkpoint by its name.
 
         Raises
         ------
         GridflowError
-            It isn't the name of one.
+            It isn't the name of a checkpoint.
         """
         if _NAME.fullmatch(name) is None:
-            raise GridflowError(f"{name!r} isn't the name of a checkpoint.")
+            raise GridflowError(f"not a checkpoint name: {name!r}.")
         return self.path(name)
 
     def path(self, name: str) -> Path:
         """Return a checkpoint's file; `open_file` refuses it if it is a link."""
         if Path(name).name != name:
-            raise GridflowError(f"{name!r} isn't the name of a file.")
+            raise GridflowError(f"not a file name: {name!r}.")
         return self.folder / name
 
     def close(self) -> None:
-        """Let other jobs have the folder."""
+        """Release the folder for other jobs."""
         if self._owner is not None:
             self._owner.release()
 
@@ -219,7 +218,7 @@ class CheckpointStore:
         Raises
         ------
         GridflowError
-            Some are left.
+            Some could not be deleted.
         """
         problem: OSError | None = None
         with self._lock:
@@ -240,9 +239,9 @@ class CheckpointStore:
 
 
 def _problem(path: Path) -> str | None:
-    """Return what is wrong with a checkpoint's bytes, by the checksums in the file; None: nothing.
+    """Return what is wrong with a checkpoint's bytes by the file's checksums; None: nothing.
 
-    What they mean is the training process's matter.
+    Only the training process interprets them.
     """
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:

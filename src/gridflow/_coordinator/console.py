@@ -1,4 +1,4 @@
-"""What the driver shows and keeps of the tasks' output: log lines, files, one progress bar."""
+"""The tasks' output in the driver: printed log lines, log files, one progress bar."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from gridflow._spec.place import Place
     from gridflow._wire.reports import Progress
 
-#: Characters that wait for the terminal. What it doesn't take is in the files.
+#: Characters that wait for the terminal. What it doesn't take is still in the files.
 _MOST_SHOWN: Final = 8 << 20
-#: For the coordinator's own words there is room when the tasks' lines have filled it.
+#: Extra room for the coordinator's own messages.
 _OWN_ROOM: Final = 1 << 20
-#: Characters that wait for the disk, which is given time before any is dropped.
+#: Characters that wait for the disk; none is dropped while the disk makes progress.
 _MOST_KEPT: Final = 16 << 20
 #: What a line takes beside its characters.
 _LINE_COST: Final = 64
@@ -34,18 +34,18 @@ _TERMINAL_PATIENCE, _TERMINAL_LONGEST = 2.0, 10.0
 _DISK_PATIENCE, _DISK_LONGEST = 5.0, 60.0
 _DISK_CHUNK: Final = 1 << 20
 _LINE_END: Final = ord("\n")
-#: Of the tracebacks that were shown, so many are remembered.
+#: How many of the shown tracebacks are remembered.
 _MOST_TRACEBACKS: Final = 100
 
 
 class Console:
     """Print log lines with their task's name, keep them in files, draw the progress bar.
 
-    None of its methods waits for the terminal or the disk, but `close` for a while.
+    No method waits for the terminal or the disk; `close` does, for a limited time.
 
-    No job fails for it. What the terminal doesn't take is dropped and counted. Where nobody reads
-    any more (``driver.py | head``) nothing is printed. Of a file that can't be written (a full
-    disk) it is said once, and lines that are missing in it are counted there.
+    Output never fails a job. What the terminal doesn't take is dropped and counted. When the reader
+    has gone (``driver.py | head``), nothing more is printed. A file that can't be written (a full
+    disk) is reported once, and the lines missing from it are counted in it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Console:
     folder : Path or None
         One ``<role>-<index>.log`` per task is written there; None: lines are only shown.
     logs : {'all', 'chief', 'none'}
-        Whose lines are shown.
+        Whose lines are printed.
     progress : bool
         Whether to draw the bar.
     """
@@ -80,25 +80,25 @@ class Console:
             longest=_TERMINAL_LONGEST,
             on_gap=self._miss,
         )
-        # From here on for the terminal's thread.
+        # Below: used only by the terminal's thread.
         self._bar = ProgressBar(self._tasks, self._terminal.moved) if progress else None
         self._missing = 0
         self._tracebacks: dict[int, Task] = {}
 
     @property
     def has_room(self) -> bool:
-        """Whether lines can be taken, or there is no use in holding them back."""
+        """Whether lines can be taken, or holding them back is pointless."""
         return self._files.outlet.has_room
 
     def log(self, task: Task, lines: Sequence[str]) -> None:
-        """Take a task's lines, in its own order."""
+        """Take a task's lines, in order."""
         cost = sum(map(len, lines)) + _LINE_COST * len(lines)
         self._files.keep(task, lines, cost)
         if task in self._shown:
             self._terminal.put(None, partial(self._log, task, lines), cost, len(lines))
 
     def say(self, text: str) -> None:
-        """Print a line of the coordinator's own."""
+        """Print a message of the coordinator."""
         self._tell(partial(self._write, f"[gridflow] {printable(text)}"), len(text), lines=1)
 
     def progress(self, rank: int, report: Progress) -> None:
@@ -114,22 +114,22 @@ class Console:
             self.say(f"epoch {epoch + 1}: {_values(logs)}")
 
     def evaluation(self, place: Place, logs: dict[str, float]) -> None:
-        """Show what the evaluator found of a checkpoint."""
+        """Show the evaluator's metrics of a checkpoint."""
         self.say(f"evaluation after {place}: {_values(logs)}")
 
     def wait_for_room(self) -> None:
-        """Wait until the terminal has taken enough of what waits; not for one that is stopped."""
+        """Wait until the terminal has caught up, but not for a stopped one."""
         self._terminal.wait_for_room()
 
     def close(self) -> None:
-        """Write out what waits, close bar and files; gives up on what doesn't take it."""
+        """Write what is queued, close bar and files; give up on a stuck terminal or disk."""
         self._files.close()
         if self._bar is not None:
             self._tell(partial(self._draw, self._bar.close_epoch))
         self._terminal.close()
 
     def _tell(self, action: Callable[[], None], cost: int = 0, lines: int = 0) -> None:
-        """Have something done for which there is room also when the tasks print too much."""
+        """Queue an action, for which there is room even if the tasks print too much."""
         limit = _MOST_SHOWN + _OWN_ROOM
         self._terminal.put("gridflow", action, cost + _LINE_COST, lines, limit)
 
@@ -137,13 +137,13 @@ class Console:
 
     def _log(self, task: Task, lines: Sequence[str]) -> None:
         prefix = f"[{task}]".ljust(self._width + 2)
-        # A line may hold ends of lines, if not its task's then another program's.
+        # A line may contain other line endings, such as those of another program.
         whole = [as_printed(part) for line in lines for part in line.split("\n")]
         shown = self._without_echoes(task, whole)
         self._write("\n".join(f"{prefix} {line}" for line in shown), len(lines))
 
     def _without_echoes(self, task: Task, lines: Sequence[str]) -> list[str]:
-        """Return the lines with a reference for each traceback that was shown."""
+        """Return the lines, with a reference in place of each traceback shown before."""
         shown: list[str] = []
         at = 0
         while at < len(lines):
@@ -177,8 +177,8 @@ class Console:
 
     def _write(self, text: str, lines: int = 1) -> None:
         if self._missing:
-            where = f" (all are in {self._files.folder})" if self._files.folder else ""
-            note = f"[gridflow] lines not shown here: {self._missing:,}{where}"
+            where = f" (all of them are in {self._files.folder})" if self._files.folder else ""
+            note = f"[gridflow] lines not shown: {self._missing:,}{where}"
             text = f"{note}\n{text}" if text else note
         try:
             if self._bar is not None:
@@ -192,13 +192,13 @@ class Console:
 
 
 class _LogFiles:
-    """A file for each task's lines, written in a thread of their own.
+    """A log file for each task, written in a thread of its own.
 
     Parameters
     ----------
     tasks : sequence of Task
     folder : Path or None
-        None: nothing is kept.
+        None: no files.
     say : callable
         Tells the user.
     """
@@ -218,32 +218,32 @@ class _LogFiles:
             longest=_DISK_LONGEST,
             on_gap=self._miss,
         )
-        # Past Python's buffers: what a full disk has refused isn't written again, nor at the end.
+        # Unbuffered: what a full disk has refused isn't written again at the end.
         self._files: dict[Task, FileIO] = {
             task: path.open("ab", buffering=0) for task, path in self.paths.items()
         }
         self._missing: dict[Task, int] = {}
-        #: Whose last line has no end.
+        #: Tasks whose last line is incomplete.
         self._torn: set[Task] = set()
         self._is_reported: set[Task | None] = set()
 
     def keep(self, task: Task, lines: Sequence[str], cost: int) -> None:
-        """Take lines; they are dropped only while the disk does nothing at all."""
+        """Take lines; they are dropped only while the disk is stuck."""
         if task not in self._files:
             return
         is_stuck = self.outlet.is_stuck
         limit = None if is_stuck else sys.maxsize
         self.outlet.put(task, partial(self._write, task, lines), cost, len(lines), limit)
         if is_stuck:
-            self._report(None, f"log lines are late: the disk of {self.folder} doesn't take them")
+            self._report(None, f"log files are delayed: the disk of {self.folder} is stuck")
 
     def close(self) -> None:
         """Write what waits, and close the files."""
         if not self.outlet.close():
-            self._say(f"the ends of log files are missing: the disk of {self.folder} stands still")
+            self._say(f"the ends of the log files are missing: the disk of {self.folder} is stuck")
             return  # they are in use
         for file in self._files.values():
-            with contextlib.suppress(OSError):  # NFS tells some errors only now
+            with contextlib.suppress(OSError):  # NFS reports some errors only now
                 file.close()
 
     # In their thread -----------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class _LogFiles:
             lost = min(len(lines), data.count(b"\n"))
             self._missing[task] = lost if is_begun else missing + len(lines)
             why = error.strerror or error
-            self._report(task, f"{task}: lines are missing in {self.paths[task]}: {why}")
+            self._report(task, f"{task}: lines are missing from {self.paths[task]}: {why}")
 
     def _report(self, what: Task | None, words: str) -> None:
         if what not in self._is_reported:
@@ -278,9 +278,9 @@ class _LogFiles:
 
 
 def as_printed(line: str) -> str:
-    r"""Return what a terminal shows of a line in the end, without what would move its cursor.
+    r"""Return what a terminal finally shows of a line, without cursor movements.
 
-    Bars that a task draws by itself are one line, of which each state writes over the last.
+    A progress bar that a task draws is one line, in which each state overwrites the last.
 
     Examples
     --------
@@ -292,7 +292,7 @@ def as_printed(line: str) -> str:
 
 
 def _end_of_traceback(lines: Sequence[str], at: int) -> int:
-    """Return where the traceback ends that begins at a line; the next line if none does."""
+    """Return where the traceback starting at a line ends; the next line if there is none."""
     if not lines[at].startswith("Traceback (most recent call last)"):
         return at + 1
     for end in range(at + 1, len(lines)):

@@ -1,6 +1,6 @@
 """The tasks' Python environments, compared before any training process starts. Pure.
 
-Each agent says at its registration what it found, so that this costs no further Spark job.
+Each agent reports its environment when it registers, so this needs no extra Spark job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CURE: Final = (
     "ship one environment with spark.archives ('gridflow env pack' makes it), or install the same "
     "versions everywhere"
 )
-#: What an agent says of its host: its name, and the versions there.
+#: What an agent reports: its host, and the versions there.
 Found = tuple[str, "Mapping[str, str]"]
 
 
@@ -31,10 +31,10 @@ def environment_failures(
     needs: Sequence[str],
     driver: Mapping[str, str],
 ) -> tuple[TaskFailure, ...]:
-    """Return every task whose environment doesn't fit, and how; none if all do.
+    """Return every task whose environment doesn't match, and why.
 
-    Those that lack a package come before those that have another gridflow than the driver, and
-    these before those that differ from the others.
+    Missing packages come first, then gridflow versions that differ from the driver's, then other
+    differences between tasks.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def environment_failures(
         Host and versions of each task.
     generation : int
     needs : sequence of str
-        Packages that none may lack.
+        Packages that every task needs.
     driver : mapping
-        The driver's versions. It may lack what only the tasks need.
+        The driver's versions. It may lack packages that only the tasks need.
     """
     found = _missing(members, needs) or _foreign(members, driver["gridflow"])
     for task, texts in ({} if found else _different(members, needs, driver)).items():
@@ -75,14 +75,14 @@ def _foreign(members: Mapping[Task, Found], ours: str) -> dict[Task, tuple[str, 
         theirs = versions.get("gridflow", "")
         if theirs != ours:
             text = f"it has gridflow {theirs or '(an older one)'}, but the driver has {ours}"
-            found[task] = text, f"both sides of the wire need the same version: {_CURE}"
+            found[task] = text, f"driver and tasks need the same version: {_CURE}"
     return found
 
 
 def _different(
     members: Mapping[Task, Found], needs: Sequence[str], driver: Mapping[str, str]
 ) -> dict[Task, list[str]]:
-    """Return what differs from the driver's version, or from what most tasks have."""
+    """Return what differs from the driver's version, or from that of most tasks."""
     found: dict[Task, list[str]] = {}
     for name in dict.fromkeys((*(needs or ("tensorflow",)), "keras", "python")):
         there = {task: versions.get(name, "") for task, (_, versions) in members.items()}
@@ -101,5 +101,5 @@ def _different(
 
 
 def _kind(name: str, version: str) -> str:
-    """Return what has to be the same: patch releases of Python get along."""
+    """Return the part of a version that must match: Python's patch releases may differ."""
     return version.rpartition(".")[0] if name == "python" else version

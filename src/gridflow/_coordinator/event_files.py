@@ -1,6 +1,6 @@
-"""TensorBoard's event files in HDFS or an object store, too, while the job writes them.
+"""Copies of TensorBoard's event files in HDFS or an object store while the job writes them.
 
-They come to the driver as they grow; it copies those that have grown, each as a whole.
+The driver receives them as they grow, and copies those that have grown, each as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAUSE_SECONDS: Final = 15.0
 class EventFiles:
     """A folder of the driver whose files are copied to another file system as they grow.
 
-    What the other one refuses is tried again, and said once: training goes on.
+    Failed copies are reported once and retried; training goes on.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class EventFiles:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Copy what is left, and end; what takes longer than so many seconds is given up."""
+        """Copy what is left; give up after some seconds."""
         self._closed.set()
         self._thread.join(seconds)
         place = self._there.complete(self._there.path)
         if self._thread.is_alive():
-            self._say(f"event files are still being copied to {place}: given up")
+            self._say(f"gave up copying event files to {place}: it took too long")
         elif self._problem:
-            self._say(f"event files are missing at {place}: {self._problem}")
+            self._say(f"event files are missing in {place}: {self._problem}")
 
     def _follow(self) -> None:
         while not self._closed.wait(_PAUSE_SECONDS):
@@ -72,4 +72,4 @@ class EventFiles:
         except (GridflowError, OSError) as error:
             self._problem = str(error)
             if not before:
-                self._say(f"event files can't be copied, and are tried again: {error}")
+                self._say(f"can't copy event files, will retry: {error}")

@@ -1,6 +1,6 @@
-"""What can happen to a job (events) and what is to be done about it (instructions). All data.
+"""What can happen to a job (events), and what to do about it (instructions). All data.
 
-What an agent says, and what it is told, are the wire's own messages (`gridflow._wire`).
+The messages from and to agents are the wire's own (`gridflow._wire`).
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, ``at`` seconds on the driver's clock (`gridflow._wire.clock`)."""
+    """Something that happened, at time ``at`` of the driver's clock (`gridflow._wire.clock`)."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class Tick(Event):
-    """Time passed; deadlines are looked at."""
+    """Time passed: check the deadlines."""
 
 
 @dataclass(frozen=True)
 class DriverStoodStill(Event):
-    """The driver did nothing for a while; the clock of the events doesn't count that time."""
+    """The driver stood still for a while, which the events' clock doesn't count."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Registered(Event):
-    """An agent came up."""
+    """An agent registered."""
 
     agent: Registration
 
 
-#: Reports of a task in one generation that the state of the job depends on.
+#: Reports of a task in one generation that affect the state of the job.
 OfTask: TypeAlias = (
     reports.Ready
     | reports.StepsDue
@@ -54,13 +54,13 @@ OfTask: TypeAlias = (
     | reports.CanSave
     | reports.Saved
 )
-#: The same of what an agent says of itself.
+#: The same for an agent's reports about itself.
 OfAgent: TypeAlias = reports.ExecutorFrozen | reports.Gone
 
 
 @dataclass(frozen=True)
 class Heard(Event):
-    """An agent was heard of; with a report, if it had one."""
+    """An agent sent a sign of life, perhaps with a report."""
 
     sender: Sender
     report: OfTask | OfAgent | None = None
@@ -68,7 +68,7 @@ class Heard(Event):
 
 @dataclass(frozen=True)
 class AgentLost(Event):
-    """An agent is known to be gone: its process ended, or its executor did."""
+    """An agent is gone: its process or its executor ended."""
 
     launch: int
     rank: int
@@ -77,7 +77,7 @@ class AgentLost(Event):
 
 @dataclass(frozen=True)
 class AgentLeaving(Event):
-    """An agent is going to be gone: its executor or host will be taken away."""
+    """An agent will be gone soon: its executor or host is being preempted."""
 
     launch: int
     rank: int
@@ -86,14 +86,14 @@ class AgentLeaving(Event):
 
 @dataclass(frozen=True)
 class SlotsCame(Event):
-    """The cluster has given the launch more room than it had."""
+    """The cluster has given the launch more slots."""
 
     launch: int
 
 
 @dataclass(frozen=True)
 class TaskWaits(Event):
-    """A task waits for others outside of any step, in some function; empty: not any more."""
+    """A task waits for others outside of any step, in some function; empty: no longer."""
 
     rank: int
     generation: int
@@ -102,23 +102,23 @@ class TaskWaits(Event):
 
 @dataclass(frozen=True)
 class RowsUnfit(Event):
-    """The rows of a dataset, all ranks' together, can't be fed."""
+    """The rows of a dataset can't be fed, seen over all ranks."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class DriverFailed(Event):
-    """The driver itself could not do its part."""
+    """The driver itself failed."""
 
     error: GridflowError
 
 
 @dataclass(frozen=True)
 class LaunchEnded(Event):
-    """What kept a launch alive has ended: its Spark job, or its processes.
+    """A launch's Spark job or processes have ended.
 
-    ``outlived``: Spark gave the job up, and the tasks that it ends now may still be there.
+    ``outlived``: Spark gave up the job, and the tasks that it is ending may still run.
     """
 
     launch: int
@@ -132,12 +132,12 @@ class Interrupted(Event):
 
 
 class Instruction:
-    """Something to be done."""
+    """Something to do."""
 
 
 @dataclass(frozen=True)
 class BeginLaunch(Instruction):
-    """Bring agents to life."""
+    """Start the agents."""
 
     launch: int
 
@@ -151,7 +151,7 @@ class CancelLaunch(Instruction):
 
 @dataclass(frozen=True)
 class ReplaceExecutor(Instruction):
-    """Let the target end the executor of a task, and start another one."""
+    """Let the target replace the executor of a task."""
 
     launch: int
     rank: int
@@ -159,7 +159,7 @@ class ReplaceExecutor(Instruction):
 
 @dataclass(frozen=True)
 class StartGeneration(Instruction):
-    """Give every agent the cluster spec of a generation, and the checkpoint to go on from."""
+    """Send every agent the cluster spec of a generation, and the checkpoint to resume from."""
 
     generation: int
     addresses: tuple[str, ...]
@@ -167,7 +167,7 @@ class StartGeneration(Instruction):
 
 @dataclass(frozen=True)
 class Send(Instruction):
-    """Leave a command for the agents of some ranks; None: of all."""
+    """Send a command to the agents of some ranks; None: all."""
 
     command: Command
     ranks: tuple[int, ...] | None = None
@@ -182,7 +182,7 @@ class Say(Instruction):
 
 @dataclass(frozen=True)
 class Finish(Instruction):
-    """The job is over; without an error it succeeded."""
+    """The job is over. Without an error, it succeeded."""
 
     error: GridflowError | None
     interrupted: bool = False

@@ -1,9 +1,9 @@
-"""A job whose coordinator runs beside rank 0's agent, as its driver is a client nobody can reach.
+"""A job whose coordinator runs beside rank 0's agent, because executors can't reach the driver.
 
-One barrier stage of Spark is all of the job. Its first task starts the coordinator, and tells the
-others by the barrier's ``allGather`` where it listens; when all agents have ended, it gives back
-the job's folder as rows. The driver waits for them, and reads the folder as that of a run that has
-succeeded before.
+The job is one barrier stage of Spark. Its first task starts the coordinator, and sends its address
+to the others with the barrier's ``allGather``. When all agents have ended, it returns the job's
+folder as rows. The driver waits for them, and reads the folder like that of a run that succeeded
+earlier.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ SCHEMA: Final = "kind string, name string, chunk binary"
 _FILE, _ERROR = "file", "error"
 _CHUNK_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2
-#: Of a log that are shown at a time.
+#: Bytes of a log that are shown at a time.
 _LOG_CHARACTERS: Final = 1 << 18
 
 
 def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
-    """Return the run of a job whose coordinator isn't reached in this process.
+    """Return the run of a job whose coordinator can't be reached in this process.
 
     Raises
     ------
     ClientUnreachable
-        It can't run in another way, and why.
+        It can't run beside the executors either; the message says why.
     """
     launcher = cast("SparkLauncher", launcher)
     why = launcher.why_not_inside(job.spec, job.data)
@@ -76,13 +76,13 @@ def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) ->
         why = why or "checkpoint_dir= is a folder of this machine (hdfs://… or s3://… would do)"
     if why:
         raise ClientUnreachable(
-            f"{error} Beside the executors, where it would run else, the coordinator can't: {why}."
+            f"{error} The coordinator can't run beside the executors instead: {why}."
         ) from error
     return InsideRun(job, launcher)
 
 
 class InsideRun(RecordedRun):
-    """What a `JobHandle` asks of a run, answered by one that runs elsewhere.
+    """What a `JobHandle` needs of a run, for a run in another process.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class InsideRun(RecordedRun):
     def _run(self, console: Console) -> Outcome:
         job = self._job
         where = f"in the task of {job.spec.tasks[0]}"
-        console.say(f"the coordinator runs {where}: logs and progress come at the job's end")
+        console.say(f"the coordinator runs {where}: logs and progress are shown when the job ends")
         error: BaseException | None = None
         began = set()
         self._whole, rows = self._launcher.run_inside(
@@ -142,7 +142,7 @@ class InsideRun(RecordedRun):
         return self._outcome
 
     def _show_logs(self, console: Console) -> None:
-        """Print what the tasks have printed, as it would have been shown while they ran."""
+        """Print the tasks' output."""
         for task, path in self.log_paths.items():
             if not path.is_file():  # the disk was full
                 continue
@@ -152,13 +152,13 @@ class InsideRun(RecordedRun):
                     console.wait_for_room()
 
     def cancel(self) -> None:
-        """End the job's stage, and with it all that it started."""
+        """End the job's stage, and everything that it started."""
         self._is_cancelled = True
         if self._whole is not None:
             self._whole.cancel()
 
     def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:  # noqa: ARG002 (nobody here can know)
-        """Wait for the end: what the job does until then isn't known here."""
+        """Wait for the end: the job's earlier states aren't known here."""
         end = None if timeout is None else time.monotonic() + timeout
         while not give_up() and (end is None or time.monotonic() < end):
             time.sleep(0.1)
@@ -179,7 +179,7 @@ class InsideRun(RecordedRun):
 
 
 class _Unreachable(NoStreams):
-    """Takes no rows: the agents know nothing of this process."""
+    """Refuses rows: the agents can't reach this process."""
 
     def destination(self, stream: str) -> Destination:
         """Refuse.
@@ -191,23 +191,23 @@ class _Unreachable(NoStreams):
         """
         raise InvalidArgument(
             f"rows can't be pushed to {stream!r}: executors can't connect to this client, so the "
-            "coordinator runs beside them. Give the rows to run(data=…), or say "
-            "by Network(advertise=…) how this machine is reached."
+            "coordinator runs beside them. Pass the rows to run(data=…), or set "
+            "Network(advertise=…) to an address of this machine that executors can reach."
         )
 
 
 class _Present:
-    """A launcher of agents that are there already, once."""
+    """A launcher of agents that already run."""
 
     def __init__(self) -> None:
         self.payloads: queue.SimpleQueue[AgentPayload] = queue.SimpleQueue()
         self._listener: LaunchListener | None = None
 
     def launch(self, payload: AgentPayload, data: Any, listener: LaunchListener) -> _Present:  # noqa: ARG002 (Spark has it)
-        """Let the tasks that wait for it have the payload."""
+        """Give the payload to the tasks that wait for it."""
         self._listener = listener
         if payload.launch > 1:
-            error = TaskLost("an agent is gone, and Spark can't be asked for others from a task.")
+            error = TaskLost("an agent is gone, and a Spark task can't request another one.")
             listener.launch_ended(payload.launch, error)
         self.payloads.put(payload)
         return self
@@ -222,10 +222,10 @@ class _Present:
         return ""
 
     def replace_executor(self, executor: str) -> None:
-        """Do nothing: Spark can't be asked from a task."""
+        """Do nothing: a Spark task can't request it."""
 
     def cancel(self) -> None:
-        """Do nothing: agents end by themselves when the coordinator has."""
+        """Do nothing: agents end by themselves after the coordinator."""
 
     close = cancel
 
@@ -258,7 +258,7 @@ class _Keeper:
             self._error = error
 
     def _end_streams(self, run: JobRun) -> None:
-        """End a stream as soon as it is read: nobody reaches the agents to feed it."""
+        """End streams at once: nobody can reach the agents to feed them."""
         while self._thread.is_alive():
             if run.streams.is_awaited(STREAM):
                 run.streams.end_streams()
@@ -266,7 +266,7 @@ class _Keeper:
             time.sleep(_LOOK_SECONDS)
 
     def payload(self) -> AgentPayload | None:
-        """Return what the agents have to know; None if the coordinator has failed."""
+        """Return the agents' payload; None if the coordinator has failed."""
         while self._thread.is_alive() or not self._launcher.payloads.empty():
             try:
                 return self._launcher.payloads.get(timeout=0.1)
@@ -275,7 +275,7 @@ class _Keeper:
         return None
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Wait for the coordinator's end, and yield what it leaves."""
+        """Wait for the coordinator to end, and yield the files of the job's folder."""
         self._launcher.ended()
         self._thread.join(2 * self._job.spec.deadlines.shutdown)
         if self._thread.is_alive():
@@ -298,7 +298,7 @@ def run_task(
     gpu_shares: int,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the task of this partition; that of the first place with the coordinator beside it."""
+    """Run the task of this partition, with the coordinator beside the first one."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -331,7 +331,7 @@ def run_task(
 
 
 def _address(context: Any) -> str:
-    """Return this host's address on the way to the other tasks; the loopback's on one host."""
+    """Return the address at which other tasks reach this host; loopback if all share it."""
     hosts = {info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()}
     addresses = {local_address(f"{host}:1") for host in hosts}
     others = sorted(address for address in addresses if not address.startswith("127."))

@@ -1,6 +1,6 @@
-"""The fits that take all ranks: what the chief writes in each, and whether all begin alike. Pure.
+"""The fits of all ranks: where the chief writes, and whether all start from the same state. Pure.
 
-Ranks that restore something else than the chief would add up gradients of different models.
+Ranks that restored something other than the chief would average gradients of different models.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Fit:
-    #: Where the chief writes, once it has begun.
+    #: Where the chief writes; set once it has begun.
     paths: list[str] | None = None
     waiting: list[int] = field(default_factory=list)
-    #: The first rank that has started, at which epoch, after how many updates.
+    #: The first rank that started, with its epoch and number of updates.
     start: tuple[int, int, int] | None = None
 
 
@@ -36,7 +36,7 @@ class Fits:
         self._fits: dict[int, _Fit] = {}
 
     def begins(self, rank: int, report: FitBegins) -> list[tuple[int, commands.ChiefWrites]]:
-        """Take note of a rank that begins a fit; return who is told where the chief writes."""
+        """Note that a rank begins a fit; return whom to tell where the chief writes."""
         if report.generation != self._generation:
             return []
         fit = self._fit(report.fit)
@@ -51,7 +51,7 @@ class Fits:
         return [(rank, told) for rank in ranks]
 
     def starts(self, rank: int, report: FitStarts) -> str:
-        """Take note of where a rank starts; return what is wrong with it, else an empty text."""
+        """Note where a rank starts; return what is wrong with it, or an empty string."""
         if report.generation != self._generation:
             return ""
         fit = self._fit(report.fit)
@@ -62,15 +62,15 @@ class Fits:
         if tuple(there) == here:
             return ""
         mine, theirs = _place(*here), _place(*there)
-        return f"its fit starts at {mine}, that of rank {peer} at {theirs}"
+        return f"its fit starts at {mine}, but rank {peer}'s at {theirs}"
 
     def _fit(self, number: int) -> _Fit:
         if number not in self._fits:
             self._fits[number] = _Fit()
-            # Who is in a fit has seen all others in the one before.
+            # A rank in a fit has seen all others in the previous one.
             self._fits.pop(number - 2, None)
         return self._fits[number]
 
 
 def _place(epoch: int, updates: int) -> str:
-    return f"epoch {epoch} with {updates} updates made"
+    return f"epoch {epoch} after {updates} updates"

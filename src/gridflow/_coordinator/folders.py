@@ -1,4 +1,4 @@
-"""The folders that jobs leave in the driver: logs, results, event files. Made, listed, deleted."""
+"""The folders that jobs leave in the driver, with logs, results and event files."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _log = logging.getLogger(__name__)
-#: Says in a job's folder which process is its driver.
+#: Names the driver's process in a job's folder.
 _DRIVER_FILE: Final = "driver.json"
-#: Held while a run that has an id goes on.
+#: Held while a run with an id is in progress.
 _LOCK_FILE: Final = "lock"
 _SECONDS_PER_DAY: Final = 86_400
-#: What lives in this process and reads from a job's folder: results, models.
+#: Live objects of this process that read from a job's folder: results, models.
 _users: weakref.WeakKeyDictionary[object, Path] = weakref.WeakKeyDictionary()
 _running: set[Path] = set()
 
@@ -55,7 +55,7 @@ class JobFolder:
     began : float
         Seconds since 1970.
     in_use : bool
-        Whether its driver still runs, or lives on another host, where nobody here can look.
+        Whether its driver still runs, or is on another host, which can't be checked.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class JobFolder:
         return self.path.name
 
     def result(self) -> dict[str, Any]:
-        """Return what its ``result.json`` says; nothing while it runs, and if it was killed."""
+        """Return its ``result.json``; empty while it runs, and if it was killed."""
         return read_result(self.path) or {}
 
     def size(self) -> int:
@@ -81,13 +81,13 @@ class JobFolder:
         return total
 
     def delete(self) -> None:
-        """Delete it with all that it holds."""
+        """Delete it with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class _Driver:
-    """A job's driver: its process, and when that began."""
+    """A job's driver: its process, and when that started."""
 
     host: str
     pid: int
@@ -95,31 +95,31 @@ class _Driver:
 
     @classmethod
     def of_job(cls, path: Path) -> _Driver | None:
-        """Return what a job's folder says; None, with a warning, where that can't be read."""
+        """Read the driver of a job's folder; None, with a warning, if it can't be read."""
         file = path / _DRIVER_FILE
         content = read_json(file)
         try:
             return cls(str(content["host"]), int(content["pid"]), int(content["began"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             if content is not None:
-                _log.warning("%s names no driver and is skipped", file)
+                _log.warning("skipping %s: it doesn't name a driver", file)
             return None
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Whether it isn't this process, which knows its own users, and may still run."""
+        """Whether it is another process that may still run."""
         if self.host != socket.gethostname():
             return True
         return self.pid != os.getpid() and 0 < began(self.pid) == self.began
 
 
 def default_folder() -> Path:
-    """Return where jobs without a ``job_dir=`` have their folders."""
+    """Return the parent folder of jobs without a ``job_dir=``."""
     return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
 
 
 def make_in_default(job: str, keep: int | None) -> Path:
-    """Make a job's folder in the default one, and delete all but the latest others.
+    """Create a job's folder in the default one, and delete all but the latest others.
 
     Raises
     ------
@@ -133,12 +133,12 @@ def make_in_default(job: str, keep: int | None) -> Path:
 
 
 def make(folder: Path, job: str) -> Path:
-    """Make a job's folder.
+    """Create a job's folder.
 
     Raises
     ------
     UnsafePath
-        Another user has made the folder around it, where any user can.
+        Another user created its parent folder in a place where any user can.
     """
     make_folders(folder)
     path = folder / job
@@ -152,12 +152,12 @@ def make(folder: Path, job: str) -> Path:
 
 
 def check(path: Path) -> None:
-    """Refuse the folder of a run, if it is there, where another user could have put things into it.
+    """Refuse an existing run folder into which another user could have written.
 
     Raises
     ------
     UnsafePath
-        Another user owns it or can write to it, or links lie in it.
+        Another user owns it or can write to it, or it contains links.
     """
     with contextlib.suppress(FileNotFoundError):
         check_own(path)
@@ -170,28 +170,28 @@ def _note_driver(path: Path) -> None:
 
 
 class Claim:
-    """A run's folder, kept from other drivers until `release` or the end of this process.
+    """A run's folder, locked against other drivers until `release` or the end of this process.
 
-    By a lock of the file system, which goes with its process however that ends. On network file
-    systems whose locks don't reach other hosts, only drivers of this host are kept away.
+    The file system's lock ends with its process, however that ends. On network file systems whose
+    locks don't reach other hosts, only drivers of this host are kept out.
 
     Parameters
     ----------
     folder : Path
-        Where runs have theirs.
+        The parent folder of runs.
     run_id : str
 
     Raises
     ------
     JobExists
-        Another driver runs it, or another job of this one.
+        Another driver, or another job of this one, runs it.
     UnsafePath
         Another user owns the run's folder or can write to it.
 
     Attributes
     ----------
     path : Path
-        The run's folder, made when it is missing.
+        The run's folder, created if missing.
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
@@ -206,8 +206,8 @@ class Claim:
         except BlockingIOError:
             self.release()
             raise JobExists(
-                f"the run {run_id!r} is going on in {self.path}, {_whose(self.path)}: wait for its "
-                "end, or give another run_id=."
+                f"run {run_id!r} is in progress in {self.path}, {_whose(self.path)}: wait until it "
+                "ends, or use another run_id=."
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -218,21 +218,21 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it for others."""
         if self._lock >= 0:
             with contextlib.suppress(OSError):  # a process that was forked may hold it, too
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.forget()
 
     def forget(self) -> None:
-        """Close the lock's file: who else has it open keeps the lock."""
+        """Close the lock's file; another process that has it open keeps the lock."""
         descriptor, self._lock = self._lock, -1
         _claims.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
 
 
-#: Of this process. What it forks (multiprocessing) would hold them on after its end.
+#: Claims of this process. Forked children (multiprocessing) would hold them after its end.
 _claims: weakref.WeakSet[Claim] = weakref.WeakSet()
 
 
@@ -250,7 +250,7 @@ def _whose(path: Path) -> str:
 
 
 def note_user(user: object, path: Path) -> None:
-    """Keep a job's folder as long as an object lives that reads from it."""
+    """Keep a job's folder while an object that reads from it is alive."""
     _users[user] = path
 
 
@@ -291,7 +291,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List jobs' folders, or delete some: ``gridflow jobs``."""
+    """Run ``gridflow jobs``: list jobs' folders, or delete some."""
     folder = Path(arguments.dir) if arguments.dir else default_folder()
     if not arguments.dir and folder.exists():
         private_folder(folder)
@@ -313,10 +313,12 @@ def _chosen(jobs: list[JobFolder], ids: list[str], folder: Path) -> list[JobFold
     for each in ids:
         if each not in by_id:
             raise InvalidArgument(
-                f"there is no job {each!r} in {folder}; gridflow jobs lists them."
+                f"no job {each!r} in {folder}; list the jobs with: gridflow jobs."
             )
         if by_id[each].in_use:
-            raise InvalidArgument(f"the driver of job {each!r} still runs, or on another host.")
+            raise InvalidArgument(
+                f"job {each!r} is in use: its driver still runs or is on another host."
+            )
     return [job for job in jobs if not job.in_use and (not ids or job.id in ids)]
 
 

@@ -1,4 +1,4 @@
-"""One job, as the coordinator is given it."""
+"""One job, as passed to the coordinator."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PreparedJob:
     id : str
         Unique; part of the names of folders and of the Spark job's tag.
     spec : JobSpec
-        What the tasks have to know.
+        What the tasks need.
     program : bytes
         What `gridflow._spec.program.dump` returned.
     modules : bytes
         What `gridflow._spec.modules.pack` returned; empty: none.
     data : mapping of str
-        Datasets in the form that the launcher takes.
+        Datasets in the launcher's form.
     left_out : mapping of dataset to mapping of column to reason
         Columns that the launcher doesn't feed.
     job_dir, checkpoint_dir : Path
@@ -39,16 +39,16 @@ class PreparedJob:
         Where the coordinator listens.
     restart : RestartPolicy
     checkpoint_mirror : Where or None
-        Where the checkpoints lie besides, in another file system.
+        A second place of the checkpoints, in another file system.
     tensorboard_mirror : Where or None
-        The same of event files.
+        The same for event files.
     logs : {'all', 'chief', 'none'}
         Whose output is shown.
     show_progress : bool
     notice : str
-        What is said at its beginning.
+        A message shown when it starts.
     run_id : str or None
-        What its user calls it; a run that has succeeded isn't trained again.
+        The user's name for the run. A run that has succeeded isn't trained again.
     """
 
     id: str

@@ -1,8 +1,8 @@
-"""The files that agents send to the driver and fetch from it: where each lies, and when it counts.
+"""The files that agents send to the driver and fetch from it.
 
-What arrives is written aside. It gets its name once it has come whole and its sender is known to be
-still there, so no bytes of two agents mix, and none of an agent that was given up take the place of
-its successor's.
+An arriving file is written to a temporary path. It gets its name once it is complete and its sender
+is still a member of the job. So bytes of two agents never mix, and an agent that was given up can't
+overwrite files of its successor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INCOMING: Final = ".incoming-"
 
 
 def value_folder(job_dir: Path, rank: int) -> Path:
-    """Return where the files lie of what a rank's function returned."""
+    """Return the folder of the files of a rank's result."""
     return job_dir / "result" if rank == 0 else job_dir / "values" / f"rank-{rank}"
 
 
@@ -39,23 +39,23 @@ class JobFiles:
     ----------
     job_dir : Path
     checkpoints : CheckpointStore
-        Which have a folder of their own.
+        They have a folder of their own.
     """
 
     def __init__(self, job_dir: Path, checkpoints: CheckpointStore) -> None:
         self._job_dir, self._checkpoints = job_dir, checkpoints
-        #: Held from the look at who has sent a file until it has its name.
+        #: Held from checking a file's sender until the file has its name.
         self.lock = threading.Lock()
         for unfinished in job_dir.glob(f"{_INCOMING}*"):  # of a driver that was killed
             unfinished.unlink()
 
     def incoming(self, upload: Upload) -> Path:
-        """Return where a file is to be written until it is whole.
+        """Return the path to write a file to until it is complete.
 
         Raises
         ------
         GridflowError, pyarrow.flight.FlightServerError
-            It would lie outside of its folder, or is of a generation that is over.
+            It would be outside its folder, or its generation is over.
         """
         if isinstance(upload, headers.CheckpointFile):
             return self._checkpoints.incoming(upload.generation, upload.rank)
@@ -63,12 +63,12 @@ class JobFiles:
         return self._job_dir / f"{_INCOMING}{uuid.uuid4().hex}"
 
     def keep(self, upload: Upload, path: Path) -> None:
-        """Give a file its name; of one that grows, add what is new.
+        """Give a file its name; append to one that grows.
 
         Raises
         ------
         WireError
-            What comes before the new part isn't there.
+            The part before the new one is missing.
         """
         target = self._target(upload)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,8 @@ class JobFiles:
         size = target.stat().st_size if target.is_file() else 0
         if size != upload.offset:
             raise WireError(
-                f"{target.name} has {size:,} bytes here, so nothing can be added after "
-                f"{upload.offset:,}: it has to be sent from its beginning."
+                f"can't append to {target.name} at byte {upload.offset:,}: it has {size:,} bytes. "
+                "It must be sent from the beginning."
             )
         with path.open("rb") as source, open_file(target, "ab") as file:
             shutil.copyfileobj(source, file)
@@ -94,7 +94,7 @@ class JobFiles:
         return self._job_dir / wanted.kind
 
     def loan(self, dataset: str) -> Path:
-        """Return where rows lie that a rank has lent."""
+        """Return the file of the rows that a rank has lent."""
         return self._in(self._job_dir, f"loan-{dataset}.arrow")
 
     def _target(self, upload: Upload) -> Path:
@@ -106,10 +106,10 @@ class JobFiles:
                 return inside(inside(self._job_dir, "tensorboard"), upload.name)
             case headers.LoanFile():
                 return self.loan(upload.name)
-        raise WireError(f"no file of the kind {upload.kind!r} lies in the job's folder.")
+        raise WireError(f"unknown kind of file: {upload.kind!r}.")
 
     def _in(self, folder: Path, name: str) -> Path:
-        """Return a file of a folder; it has no folders of its own."""
+        """Return a file directly in a folder."""
         if "/" in name:
-            raise WireError(f"a file's name without folders is expected; got {name!r}.")
+            raise WireError(f"expected a file name without folders; got {name!r}.")
         return inside(folder, name)

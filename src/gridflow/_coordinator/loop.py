@@ -1,6 +1,6 @@
-"""The job's loop in the driver: events in, the machine's instructions carried out.
+"""The job's loop in the driver: feeds events to the state machine and executes its instructions.
 
-Longer than other modules: all that the pure state machine leaves to others is done here, once.
+Longer than other modules: everything that the pure state machine leaves to others is done here.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
 
 _TICK_SECONDS: Final = 0.1
-#: A loop that has looked at nothing for so long stood still.
+#: A loop that has checked nothing for so long stood still.
 _STANDSTILL_SECONDS: Final = 1.0
-#: The header of what a task returned that ran no function (a worker of parameter servers).
+#: The result's header of a task that ran no function (a worker of parameter servers).
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
-#: When agents have not come up by then, the user learns what keeps them.
+#: After this time, the user is told what keeps agents from starting.
 _OBSTACLE_SECONDS: Final = 5.0
 
 
@@ -88,7 +88,7 @@ class JobRun:
         except BaseException:
             self._console.close()
             raise
-        # A pause of half of what is forgiven to agents is one of the driver's.
+        # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._desk = RpcHandler(
             spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
@@ -114,19 +114,19 @@ class JobRun:
         self._been: list[str] = [Phase.GATHERING.value]
 
     def run(self) -> Outcome:
-        """Block until the job has ended, and everything that it started; note how it did.
+        """Block until the job and everything that it started has ended; record how it ended.
 
         Raises
         ------
         GridflowError
             What the job failed with.
         JobCancelled
-            After `cancel`, and an orderly end.
+            After `cancel`, and an orderly shutdown.
         """
         began = time.time()
         try:
             try:
-                # Of a run that has failed before, under the same id.
+                # Left by a failed run with the same id.
                 (self.job.job_dir / record.RESULT).unlink(missing_ok=True)
                 outcome = self._run()
             except BaseException as error:
@@ -138,26 +138,26 @@ class JobRun:
             self.close()
 
     def close(self) -> None:
-        """Let other jobs have the checkpoints' folder; end logs and output, which come last."""
-        self._clean_up("checkpoint_dir= can't be given back", self._checkpoints.close)
-        self._clean_up("the logs can't be closed", self._console.close)
+        """Release the checkpoints' folder; then close logs and output."""
+        self._clean_up("can't release checkpoint_dir=", self._checkpoints.close)
+        self._clean_up("can't close the logs", self._console.close)
 
     def _settle(self, began: float, outcome: Outcome) -> None:
-        """Do what is left after success; the result counts, whatever of this fails.
+        """Finish after success; the result counts, even if some of this fails.
 
-        The checkpoints go last: a driver that is killed before has to find either.
+        The checkpoints are deleted last, so that a killed driver finds them or the result.
         """
         is_known = True
         if self.job.run_id is not None:
             is_known = self._clean_up(
-                "the result can't be kept for another start under this run_id",
+                "can't keep the result for another start with this run_id",
                 lambda: record.write_outcome(self.job.job_dir, outcome),
             )
-        if is_known:  # result.json alone would keep such a start from training, with no result
+        if is_known:  # with result.json alone, such a start would neither train nor have a result
             is_known = self._note_end(began, None)
         if is_known or self.job.run_id is None:
             self._clean_up(
-                "the job has succeeded, but its checkpoints can't be deleted",
+                "the job has succeeded, but can't delete its checkpoints",
                 self._checkpoints.clear,
             )
 
@@ -166,18 +166,18 @@ class JobRun:
         job, desk = self.job, self._desk
         ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
         return self._clean_up(
-            f"{record.RESULT} can't be written",
+            f"can't write {record.RESULT}",
             lambda: record.write(job.job_dir, record.RESULT, record.describe(job, ending)),
         )
 
     def _clean_up(self, problem: str, step: Callable[[], object]) -> bool:
-        """Do a step of the job's end; where that fails, say so: the job has ended as it has."""
+        """Do a step of the job's end. A failure is reported, but doesn't fail the job."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 (stores and launchers raise errors of all kinds)
             words = f"{problem}: {error}"
             self._console.say(words)
-            with contextlib.suppress(Warning):  # where the user has made errors of them
+            with contextlib.suppress(Warning):  # if the user turns warnings into errors
                 warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
             return False
         return True
@@ -200,22 +200,22 @@ class JobRun:
                 self._loop(self._payload(agents, server.port))
             finally:
                 stop = partial(_shut_down, server, job.spec.deadlines.shutdown)
-                self._clean_up("the coordinator can't be stopped", stop)
+                self._clean_up("can't stop the coordinator", stop)
         finally:
             for launch in self._launches.values():
-                self._clean_up("a launch can't be closed", launch.close)
-            self._clean_up("the launcher can't be closed", self._launcher.close)
+                self._clean_up("can't close a launch", launch.close)
+            self._clean_up("can't close the launcher", self._launcher.close)
             if mirrored is not None:
                 limit = job.spec.deadlines.shutdown
-                self._clean_up("event files can't be copied", partial(mirrored.close, limit))
+                self._clean_up("can't copy event files", partial(mirrored.close, limit))
             for path in (function, modules):
-                self._clean_up("a file can't be deleted", partial(path.unlink, missing_ok=True))
+                self._clean_up("can't delete a file", partial(path.unlink, missing_ok=True))
         return self._outcome()
 
     # From other threads --------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End the job in order; the second time, without waiting for its agents."""
+        """End the job in order; the second call doesn't wait for its agents."""
         self._console.say("cancelled: ending all tasks")
         self._desk.events.put(ev.Interrupted(self._clock.now()))
 
@@ -225,7 +225,7 @@ class JobRun:
         return self._been[-1]
 
     def report(self) -> JobReport:
-        """Return how far the job has come."""
+        """Return the job's progress."""
         known = dict(self._desk.progress)
         return JobReport(
             state=self.state,
@@ -251,10 +251,10 @@ class JobRun:
         return self._console.paths
 
     def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:
-        """Wait until the job has come to a state, `give_up` says so, or time is over."""
+        """Wait until the job has reached a state, `give_up` returns True, or time is up."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._moved:
-            # In slices: a wait without a limit would keep Ctrl-C from the main thread.
+            # In slices: an unlimited wait would block Ctrl-C in the main thread.
             while not (state in self._been or give_up()):
                 left = _TICK_SECONDS if end is None else min(end - time.monotonic(), _TICK_SECONDS)
                 if left <= 0:
@@ -263,7 +263,7 @@ class JobRun:
             return state in self._been
 
     def wake(self) -> None:
-        """Let those who wait in `has_been` look again."""
+        """Wake those who wait in `has_been`."""
         with self._moved:
             self._moved.notify_all()
 
@@ -293,7 +293,7 @@ class JobRun:
         return self._desk.has_agents(launch)
 
     def executors(self, launch: int) -> dict[int, str]:
-        """Return the executors of its agents, by rank, where they know them."""
+        """Return the executors of its agents by rank, if known."""
         return self._desk.executors(launch)
 
     def launch_ended(
@@ -315,8 +315,8 @@ class JobRun:
             self._note_standstill(event.at)
             todo = self._machine.handle(event)
             if not isinstance(event, ev.Tick) and event.at - last_tick > _TICK_SECONDS:
-                # However busy the agents are, deadlines are looked at: as of this event, since
-                # what came after it is still to be handled.
+                # However busy the agents are, deadlines are checked: as of this event, since
+                # later ones are still to be handled.
                 last_tick = event.at
                 todo = todo + self._machine.handle(ev.Tick(last_tick))
             if isinstance(event, ev.Tick):
@@ -326,21 +326,21 @@ class JobRun:
             self._note_move()
 
     def _note_standstill(self, at: float) -> None:
-        """Say that the driver stood still, where its agents could have been missed for that."""
+        """Report that the driver stood still, if its agents could seem lost because of it."""
         seconds = self._clock.take_standstill()
         if not seconds:
             return
         self._machine.handle(ev.DriverStoodStill(at, seconds))
         limit = self.job.spec.deadlines.heartbeat
-        # Before anybody has to be heard of, the loop may have waited for the launch itself.
+        # Before any heartbeat is due, the loop may have waited for the launch itself.
         if seconds >= limit and self._machine.phase is not Phase.GATHERING:
             self._console.say(
                 f"the driver stood still for {seconds:.0f} seconds: it was stopped or suspended, "
-                "or C code held Python's GIL. That time counts in no deadline."
+                "or C code held Python's GIL. Deadlines don't count that time."
             )
 
     def _look_for_obstacles(self, at: float) -> None:
-        """Say what keeps agents from coming up: once, and keep the last answer for the error."""
+        """Report once what keeps agents from starting; keep the last answer for the error."""
         if self._machine.phase is not Phase.GATHERING or at < self._look_at:
             return
         self._look_at = at + _OBSTACLE_SECONDS
@@ -398,16 +398,16 @@ class JobRun:
     def _latest_checkpoint(self) -> CommittedCheckpoint | None:
         latest, unreadable = self._checkpoints.latest()
         for words in unreadable:
-            self._console.say(f"{words}: the one before it is taken")
+            self._console.say(f"{words}: using the one before it")
         return latest
 
     def _compare_workers(self) -> None:
-        """Say it when a checkpoint was made by another number of workers."""
+        """Report a checkpoint of another number of workers."""
         before, now = self._checkpoints.workers, self._num_workers
         if before not in {None, now}:
             self._console.say(
-                f"the checkpoint was made with {before} workers, and {now} go on from it: a step "
-                "has other rows now, so the rest isn't exactly what those would have trained"
+                f"resuming with {now} workers from a checkpoint of {before}: steps now have "
+                "different rows, so results differ from a run with the same number of workers"
             )
 
     def _payload(self, identity: Identity, port: int) -> AgentPayload:
@@ -440,7 +440,7 @@ class JobRun:
         if self._finish.interrupted:
             ends = {Phase.CLOSING.value, Phase.CLOSED.value}
             last = next(phase for phase in reversed(self._been) if phase not in ends)
-            raise JobCancelled(f"job {self.job.id} was cancelled while it was {last}.")
+            raise JobCancelled(f"job {self.job.id} was cancelled in state {last}.")
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _NO_VALUE)
@@ -457,7 +457,7 @@ class JobRun:
 
 
 def _shut_down(server: CoordinatorServer, timeout: float) -> None:
-    """Stop the server; gRPC waits for calls in flight, which a frozen peer may never end."""
+    """Stop the server; gRPC waits for calls in progress, which a frozen peer may never end."""
     thread = threading.Thread(target=server.shutdown, name="gridflow-shutdown", daemon=True)
     thread.start()
     thread.join(timeout)

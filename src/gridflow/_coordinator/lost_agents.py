@@ -56,15 +56,15 @@ class LostAgents:
     def reason(self) -> str:
         """Why an agent counts as lost."""
         limit = self._deadlines.heartbeat
-        return f"its agent was not heard of for {limit:g} seconds (Deadlines.heartbeat)"
+        return f"no heartbeat from its agent for {limit:g} seconds (Deadlines.heartbeat)"
 
     def excuse(self, at: float, pause: DriverStoodStill | None) -> str:
         """Return what is to be added to the reason, if the driver itself was silent before."""
         if pause is None or at - pause.at >= 2 * self._deadlines.heartbeat:
             return ""
         return (
-            f". The driver itself had stood still for {pause.seconds:.0f} seconds: agents wait "
-            f"for a silent driver for {self._deadlines.driver:g}"
+            f". The driver itself had stood still for {pause.seconds:.0f} seconds; agents wait "
+            f"{self._deadlines.driver:g} seconds for a silent driver"
         )
 
     def _silent_at(self, rank: int) -> float | None:

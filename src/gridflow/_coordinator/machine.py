@@ -12,18 +12,18 @@
                      |
                  RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
 
-`gridflow._coordinator.phases` has the table of where each phase may lead, and how long it may last.
+`gridflow._coordinator.phases` has the table of transitions and deadlines.
 
-An agent whose executor will be taken away (`AgentLeaving`) lets the group make a checkpoint and go
-straight to RELAUNCHING, as long as the policy allows it. Otherwise, or where no checkpoint can be
-made, it is left alone until it is gone: then that is no failure of the program's, either.
+When an agent's executor is about to be preempted (`AgentLeaving`), the group makes a checkpoint and
+goes straight to RELAUNCHING, as long as the policy allows it. Otherwise, or if no checkpoint can be
+made, the agent goes on until it is gone, which then isn't a failure of the program either.
 
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
-connection is noticed before the death that caused it. `choose_cause` picks it then.
+connection is noticed before the death that caused it. `choose_cause` then picks the cause.
 
 "All done" means the tasks that are awaited (`gridflow._spec.tasks`): servers are ended, not
-awaited. An evaluator may look at the last checkpoint in EVALUATING; whatever becomes of it, the
-training has succeeded by then. A process that the others can do without is replaced while they
+awaited. In EVALUATING, an evaluator may evaluate the last checkpoint; however that ends, the
+training has succeeded by then. A process that the others don't depend on is replaced while they
 go on.
 
 Longer than other modules: what an event does in one phase can only be judged beside what it does in
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from gridflow._wire.headers import Registration
     from gridflow.errors import GridflowError
 
-#: Silence after which an agent is dead that its launch left behind: it calls once a second or more
-#: often, and ends its training process as soon as it is told to.
+#: Silence after which an agent that its launch left behind counts as dead: a live one calls at
+#: least once a second, and ends its training process when told to.
 GONE_SECONDS: Final = 5.0
-#: The same of one that was seen to die, from then on: what it leaves has to hear of that.
+#: The same after an agent was seen to die: what it leaves behind must notice that.
 DIED_SECONDS: Final = 2.0
-#: How often in a generation the process of one task is replaced; then something else is wrong.
+#: How often per generation a task's process is replaced; more means that something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
 
@@ -80,16 +80,16 @@ class JobMachine:
     Parameters
     ----------
     parts : sequence of Part
-        What each task does, those that train first, by rank.
+        What each task does, by rank; those that train come first.
     deadlines : Deadlines
     policy : RestartPolicy
         Whether a failure is followed by another generation.
     needs : sequence of str
-        Packages without which tasks are refused.
+        Packages that every task must have.
     environment : mapping of str to str, optional
-        The driver's versions. Default: gridflow's alone.
+        The driver's versions. Default: only gridflow's.
     saves_together : bool, default False
-        Whether it takes all ranks to make a checkpoint; else the first one makes it.
+        Whether a checkpoint needs all ranks; otherwise the first one makes it.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class JobMachine:
         return self._begin_launch(at)
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
-        """Take an event, return what is to be done."""
+        """Handle an event; return what to do."""
         if self.phase is Phase.CLOSED:
             return []
         match event:
@@ -183,9 +183,9 @@ class JobMachine:
             case None:
                 if member.agent == sender.agent:
                     member.last_heard = at
-                return []  # by far the most frequent: what may follow, follows at the next tick
+                return []  # by far the most frequent: consequences can wait for the next tick
             case reports.ExecutorFrozen(detail):
-                # Also when the job is ending: as long as it is there, its task and its slot are.
+                # Also when the job is ending: until then its task keeps its slot.
                 replace_it = ev.ReplaceExecutor(self.launch, sender.rank)
                 lost = self._agent_lost(at, sender.rank, detail, died=False)
                 return [replace_it, *lost]
@@ -230,8 +230,8 @@ class JobMachine:
             return []
         member = self._members[agent.rank]
         if member.agent and member.agent != agent.agent and self.phase is not Phase.RELAUNCHING:
-            # Spark started the task again by itself: the agent that was there before is gone.
-            detail = "its agent was replaced by a second attempt of the Spark task"
+            # Spark restarted the task by itself: the previous agent is gone.
+            detail = "its agent was replaced when Spark retried the task"
             return self._agent_lost(at, agent.rank, detail)
         member.agent, member.host, member.address = agent.agent, agent.host, agent.address
         member.environment = agent.environment
@@ -272,7 +272,7 @@ class JobMachine:
         stays = self._may_move()
         patience = self.deadlines.heartbeat
         self._saving = CheckpointBarrier(self._savers, self.generation, patience, stays)
-        then = "moves" if stays else "goes on while it can (max_preemptions allows no move)"
+        then = "moves" if stays else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
         return [ev.Say(words), *self._saving.tick(at)]
 
@@ -294,7 +294,7 @@ class JobMachine:
         return self._failure(rank, PREEMPTED, self._members[rank].leaving)
 
     def _move(self, at: float) -> list[ev.Instruction]:
-        """Leave the executors that are taken away, before they are."""
+        """Leave the executors before they are preempted."""
         self._note_attempt(at, self._preemption())
         return self._next_generation(at)
 
@@ -303,7 +303,7 @@ class JobMachine:
             return []
         member = self._members[rank]
         member.armed = False
-        if not failure.host:  # the driver has seen it, not the task
+        if not failure.host:  # the driver noticed it, not the task
             failure = replace(failure, host=member.host)
         if member.leaving and KINDS[failure.kind].is_executors:
             words = f"{member.leaving}. {failure.summary}"
@@ -323,11 +323,11 @@ class JobMachine:
         if self.phase is Phase.RELAUNCHING:
             return self._gather(event.at)
         if self.phase is Phase.GATHERING and event.error is not None:
-            # It never came to life as a whole: the launcher's own error says best why.
+            # It never started completely: the launcher's own error says best why.
             return self._close(event.at, event.error)
         known = any(not failure.consequence for failure in self.failures)
         if isinstance(event.error, DataError) and not known:
-            return self._close(event.at, event.error)  # rows that can't be had come no better again
+            return self._close(event.at, event.error)  # rows that failed once would fail again
         for member in self._members:
             member.lost = True
         if known:
@@ -358,9 +358,9 @@ class JobMachine:
         return []
 
     def _enter(self, phase: Phase, at: float) -> None:
-        """Go to a phase, for as long as it may last."""
+        """Enter a phase, and set its deadline."""
         if phase not in STAGES[self.phase].leads_to:
-            raise AssertionError(f"{self.phase.value} doesn't lead to {phase.value}")
+            raise AssertionError(f"no transition from {self.phase.value} to {phase.value}")
         self.phase, self._since = phase, at
         self._put_off_deadline(at)
 
@@ -420,8 +420,7 @@ class JobMachine:
     def _become(self, members: list[Member]) -> None:
         """Begin a launch or a generation with these members.
 
-        What most events ask for is counted from here on, so that their cost doesn't grow with the
-        group.
+        Counters are kept from here on, so that the cost of an event doesn't grow with the group.
         """
         self._members, self._saving = members, None
         everyone = range(len(members))
@@ -449,12 +448,12 @@ class JobMachine:
         member.replacements += 1
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
-        words = f"{failure.task}: {failure.summary}. It is started again; the others go on."
+        words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
         return [ev.Say(words), ev.Send(commands.Replace(self.generation), (rank,))]
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
-            words = f"{failure.task}, after the training had succeeded: {failure.summary}"
+            words = f"{failure.task}, after training had succeeded: {failure.summary}"
             return [ev.Say(words), *self._close(at, None)]
         self.failures.append(failure)
         if self.phase is Phase.CLEARING:
@@ -483,16 +482,16 @@ class JobMachine:
         return [ev.Send(commands.Clear(self.generation, restart=True)), *self._advance(at)]
 
     def _needs_no_more(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return whether a restart follows, whatever else may be reported.
+        """Return whether a restart follows, whatever else is reported.
 
-        No peer's failure ends a process by SIGKILL: that was the lack of memory, or a person.
+        A peer's failure never ends a process by SIGKILL: that is out of memory, or a person.
         """
         killed = any(failure.signal == "SIGKILL" for failure in causes)
         first = choose_cause(causes)[0]
         return killed and self.policy.restart([*self._causes(), first])
 
     def _causes(self) -> list[TaskFailure]:
-        """Return what ended each generation so far."""
+        """Return the failures that ended the generations so far."""
         return [attempt.failure for attempt in self.attempts if attempt.failure is not None]
 
     def _notice_silent(self, at: float) -> list[ev.Instruction]:
@@ -543,14 +542,14 @@ class JobMachine:
         if at <= self._deadline:
             return self._notice_silent(at)
         limit = self.deadlines.shutdown
-        words = f"the evaluator was not done in {limit:g} seconds (Deadlines.shutdown)"
+        words = f"the evaluator did not finish within {limit:g} seconds (Deadlines.shutdown)"
         return [ev.Say(words), *self._close(at, None)]
 
     def _check_up(self, at: float) -> list[ev.Instruction]:
-        """Look whether the processes that replace dead ones have come up."""
+        """Check whether the processes that replace dead ones have started."""
         for rank in self._replacements.due(at):
             limit = self.start_timeout
-            text = f"was started again and did not come up within {limit:g} seconds"
+            text = f"was restarted and did not come up within {limit:g} seconds"
             self._members[rank].up_by = None
             return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
@@ -565,9 +564,9 @@ class JobMachine:
         return self._fail(at, replace(failure, traceback=found.stack))
 
     def _run_timed_out(self, at: float) -> list[ev.Instruction]:
-        words = f"the job was not done in {self.deadlines.run:g} seconds (Deadlines.run)"
+        words = f"the job did not finish within {self.deadlines.run:g} seconds (Deadlines.run)"
         if self.phase is Phase.EVALUATING:
-            return [ev.Say(f"{words}; its training had succeeded"), *self._close(at, None)]
+            return [ev.Say(f"{words}, but its training has succeeded"), *self._close(at, None)]
         if not self.attempts or self.attempts[-1].generation != self.generation:
             self._note_attempt(at, None)
         return self._close(at, RunTimeout(words))
@@ -603,13 +602,13 @@ class JobMachine:
         if not self._launch_alive:
             return [close, *self._leave(at)]
         whole = all(member.agent and not member.lost for member in self._members)
-        if not whole:  # some can't hear, or would still come: end them from outside
+        if not whole:  # some can't be told, or may still arrive: end them from outside
             self._cancelled = True
             return [close, ev.CancelLaunch(self.launch)]
         return [close]
 
     def _leave(self, at: float) -> list[ev.Instruction]:
-        """Finish, once no agent is left behind that may still have a training process."""
+        """Finish once no agent that may still have a training process is left."""
         waits = self._outlived and at <= self._deadline
         if waits and any(self._may_live(member, at) for member in self._members):
             return []
@@ -634,12 +633,14 @@ class JobMachine:
         self.attempts.append(Attempt(self.generation, at - self._generation_began, failure))
 
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
-        """Return the failure of an agent that is gone, whether or not that was announced."""
+        """Return the failure for a lost agent, whether or not its loss was announced."""
         detail += self._lost_agents.excuse(at, self._standstill)
         leaving = self._members[rank].leaving
         if leaving:
             failure = self._failure(rank, PREEMPTED, f"{leaving}. Now {detail}")
-            return replace(failure, hint="Restarts(max_preemptions=) says how often to move away.")
+            return replace(
+                failure, hint="Restarts(max_preemptions=) limits how often the group moves."
+            )
         return self._failure(rank, "lost", detail)
 
     def _failure(self, rank: int, kind: FailureKind, summary: str) -> TaskFailure:

@@ -1,7 +1,7 @@
-"""Where ranks wait for one another, and tell one another values. Pure.
+"""Where ranks wait for each other and exchange values. Pure.
 
-Each rank numbers its meetings; those of one number are one, which is held once all have come.
-Values are passed on as they are.
+Each rank numbers its meetings. Meetings with the same number are one, which completes once all
+ranks have joined. Values are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from gridflow._wire.ranks import Meet
 
-#: Texts of base64 that a value can be at most.
+#: The maximum length of a value in base64.
 _LONGEST: Final = MOST_BYTES * 4 // 3 + 4
 _BROADCAST: Final = "broadcast"
-#: Tasks that an error names.
+#: How many tasks an error names.
 _SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rank is told."""
+    """The answer to a rank."""
 
     rank: int
     command: commands.Met
@@ -47,7 +47,7 @@ class Meetings:
     ----------
     generation : int
     members : sequence of int
-        Ranks that take part.
+        The ranks that take part.
     tasks : sequence of str
         Their names.
     """
@@ -55,11 +55,11 @@ class Meetings:
     def __init__(self, generation: int, members: Sequence[int], tasks: Sequence[str]) -> None:
         self._generation, self._members, self._tasks = generation, tuple(members), tasks
         self._open: dict[int, _Meeting] = {}
-        #: Why a rank comes to no further meeting.
+        #: Why a rank won't join any more meetings.
         self._left: dict[int, str] = {}
 
     def waiting(self, rank: int) -> str:
-        """Return what a rank waits in, as code; empty: in nothing."""
+        """Return the call in which a rank waits, as code; empty if it doesn't wait."""
         found = (
             meeting.operation
             for meeting in self._open.values()
@@ -68,38 +68,38 @@ class Meetings:
         return next((f"ctx.{operation}()" for operation in found), "")
 
     def came(self, rank: int, report: Meet) -> list[Answer]:
-        """Take note of a rank that has come to a meeting."""
+        """Note that a rank has joined a meeting."""
         if report.generation != self._generation or rank not in self._members:
             return []
         meeting = self._open.setdefault(report.number, _Meeting(report.operation))
         if len(report.value) > _LONGEST:
-            meeting.problem = f"{self._tasks[rank]} sent a value of more than {MOST_BYTES:,} bytes"
+            meeting.problem = f"{self._tasks[rank]} sent a value larger than {MOST_BYTES:,} bytes"
         elif report.operation != meeting.operation:
             there = next(iter(meeting.values), rank)
             meeting.problem = (
                 f"{self._tasks[there]} called ctx.{meeting.operation}() and {self._tasks[rank]} "
-                f"ctx.{report.operation}(): all ranks have to call the same, in the same order"
+                f"ctx.{report.operation}(): all ranks must make the same calls in the same order"
             )
         meeting.values[rank] = report.value
         return self._settle(report.number)
 
     def given_up(self, rank: int, number: int, generation: int) -> list[Answer]:
-        """Take note that a rank waits no longer in a meeting."""
+        """Note that a rank has stopped waiting in a meeting."""
         meeting = self._open.get(number)
         if generation != self._generation or meeting is None or rank in meeting.answered:
             return []
-        meeting.problem = meeting.problem or f"{self._names(self._missing(meeting))} did not come"
+        meeting.problem = meeting.problem or f"{self._names(self._missing(meeting))} did not join"
         return self._settle(number)
 
     def left(self, rank: int, why: str, generation: int) -> list[Answer]:
-        """Take note that a rank comes to no further meeting."""
+        """Note that a rank won't join any more meetings."""
         if generation != self._generation or rank not in self._members:
             return []
         self._left[rank] = why
         return [answer for number in list(self._open) for answer in self._settle(number)]
 
     def _settle(self, number: int) -> list[Answer]:
-        """Answer those that have come to a meeting, if it is clear what comes of it."""
+        """Answer the ranks in a meeting, if its outcome is clear."""
         meeting = self._open[number]
         missing = self._missing(meeting)
         gone = [rank for rank in missing if rank in self._left]

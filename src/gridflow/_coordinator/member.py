@@ -1,4 +1,4 @@
-"""What the state machine knows of each task."""
+"""The state machine's view of each task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Member:
-    """What is known of one rank in the present launch and generation."""
+    """The state of one rank in the current launch and generation."""
 
     agent: str = ""
     host: str = ""
@@ -20,20 +20,20 @@ class Member:
     last_heard: float = 0.0
     last_step: float = 0.0
     armed: bool = False
-    #: Its steps take all ranks that train.
+    #: Its steps need all ranks that train.
     together: bool = False
     ready: bool = False
     succeeded: bool = False
     cleared: bool = False
     lost: bool = False
-    #: Why its executor or host will be taken away; empty: nobody says so.
+    #: Why its executor or host will be preempted; empty: it won't.
     leaving: str = ""
-    #: Its agent was seen to die, or said its last word.
+    #: Its agent was seen to die, or has sent its last report.
     died: bool = False
     gone: bool = False
     stack: str | None = None
     waiting: bool = False
     in_step: bool = False
     replacements: int = 0
-    #: When the process that replaces a dead one must be up.
+    #: When the replacement of a dead process must be up.
     up_by: float | None = None

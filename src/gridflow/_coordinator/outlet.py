@@ -1,8 +1,7 @@
-"""Ways out of the driver that may block: a terminal, a disk. Who has something to say never waits.
+"""Outputs that may block: a terminal, a disk. The caller never waits for them.
 
-The threads that answer heartbeats, and the job's loop, put what is to go out into a queue. A thread
-of the queue's own takes it out, however long that takes. The queue has a limit: beyond it is
-dropped, and counted.
+The threads that answer heartbeats, and the job's loop, put output into a queue. The queue's own
+thread writes it, however long that takes. What exceeds the queue's limit is dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 _CHUNK_BYTES: Final = 1 << 16
-#: Ends with the last entry; if that still stands somewhere, the thread is left behind.
+#: The thread ends after the last entry; if that one is stuck, the thread is left behind.
 _JOIN_SECONDS: Final = 1.0
 
 
@@ -32,11 +31,11 @@ class Outlet:
     name : str
         The thread's.
     limit : int
-        In the unit of the costs.
+        In units of cost.
     patience : float
-        Seconds without any movement after which it counts as stuck.
+        Seconds without progress after which it counts as stuck.
     longest : float
-        Seconds that `close` waits at most.
+        The longest that `close` waits, in seconds.
     on_gap : callable
         Called, from that thread and in the order of the entries, with a key and how many of its
         lines were dropped.
@@ -70,19 +69,19 @@ class Outlet:
         lines: int,
         limit: int | None = None,
     ) -> None:
-        """Have an action done in the queue's thread, or drop it where the queue is full.
+        """Queue an action for the queue's thread, or drop it if the queue is full.
 
-        One that is dropped leaves a gap in its place. All of its key that follow are dropped as
-        well until the thread has come to the gap: few long gaps rather than many short ones.
+        A dropped one leaves a gap. Later ones of its key are dropped as well until the thread has
+        reached the gap: a few long gaps rather than many short ones.
 
         Parameters
         ----------
         key : hashable
-            Whose order is kept.
+            Actions with the same key stay in order.
         action : callable
         cost : int
         lines : int
-            How many are missing if it is dropped; of what has none, nobody is told.
+            How many lines are missing if it is dropped; with 0, nobody is told.
         limit : int, optional
             Instead of the queue's.
         """
@@ -92,7 +91,7 @@ class Outlet:
             if key in self._gaps:
                 self._gaps[key] += lines
                 return
-            cost = min(cost, self.limit)  # one that is larger than the queue fits once it is empty
+            cost = min(cost, self.limit)  # one larger than the queue fits once the queue is empty
             if self._entries and self._cost + cost > (self.limit if limit is None else limit):
                 if lines:
                     self._gaps[key] = lines
@@ -111,29 +110,29 @@ class Outlet:
         self._changed.notify_all()
 
     def moved(self) -> None:
-        """Note that something went out, though its action isn't done yet."""
+        """Note progress within an action."""
         self._moved_at = time.monotonic()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether something waits to go out, and nothing has for a while."""
+        """Whether something is queued, but nothing was written for a while."""
         return bool(self._entries) and time.monotonic() - self._moved_at > self._patience
 
     @property
     def has_room(self) -> bool:
-        """Whether more may come: the queue isn't full, or there is no use in waiting for it."""
+        """Whether more may be queued: there is room, or waiting for room is pointless."""
         return self._cost < self.limit or self.is_stuck
 
     def wait_for_room(self) -> None:
-        """Wait until there is."""
+        """Wait until there is room."""
         with self._changed:
             while not self.has_room:
                 self._changed.wait(self._patience)
 
     def close(self) -> bool:
-        """Take no more, and wait for what is queued; return whether all of it is out.
+        """Stop taking actions, and wait for the queued ones; return whether all are done.
 
-        What is stuck isn't waited for. If it moves again, the rest goes out as long as this process
+        A stuck queue isn't waited for. If it moves again, the rest is written while this process
         lives.
         """
         began = time.monotonic()
@@ -161,7 +160,7 @@ class Outlet:
                 self._changed.wait_for(lambda: self._entries or self._is_closed)
                 if not self._entries:
                     return
-                cost, action = self._entries[0]  # it counts until it is out
+                cost, action = self._entries[0]  # it counts until it is done
             try:
                 action()
             except Exception:  # noqa: BLE001 (what comes after it goes out, whatever this was)
@@ -178,12 +177,12 @@ class Outlet:
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
 
 
-#: Two jobs of a driver don't write into each other's lines.
+#: So that two jobs of a driver don't write into each other's lines.
 _writing = threading.Lock()
 
 
 def _renew() -> None:
-    """Leave the lock of a process that forked to it: whoever holds it isn't in this one."""
+    """Replace the lock after a fork: its holder may not exist in this process."""
     global _writing  # noqa: PLW0603 (of this process)
     _writing = threading.Lock()
 
@@ -192,25 +191,25 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def show(stream: Any, text: str, moved: Callable[[], None] = lambda: None) -> None:
-    """Write a text to a standard stream, at once; waits for as long as nobody reads there.
+    """Write a text to a standard stream at once; block while nobody reads there.
 
     Characters that the stream's encoding lacks are written as escapes.
 
-    A file is written past Python's buffer, whose lock would be held as long: an interpreter that
-    finds it taken when it ends is aborted.
+    A file is written without Python's buffer, whose lock would be held meanwhile: an interpreter
+    that finds it taken at exit aborts.
 
     Parameters
     ----------
     stream : text file
-        Whatever stands in ``sys.stdout`` or ``sys.stderr``.
+        Whatever ``sys.stdout`` or ``sys.stderr`` is.
     text : str
     moved : callable
-        Called with each part that went out.
+        Called after each part is written.
 
     Raises
     ------
     OSError, ValueError
-        It is closed, or what it leads to is gone or full.
+        It is closed, or its reader is gone or its disk full.
     """
     with _writing:
         descriptor = _descriptor(stream)
@@ -223,17 +222,17 @@ def show(stream: Any, text: str, moved: Callable[[], None] = lambda: None) -> No
         while data:
             try:
                 data = data[os.write(descriptor, data[:_CHUNK_BYTES]) :]
-            except BlockingIOError:  # somebody who shares the terminal made it so
+            except BlockingIOError:  # another process that shares the terminal made it non-blocking
                 _await_reader(descriptor)
             moved()
 
 
 def _descriptor(stream: Any) -> int | None:
-    """Return where a text file of Python's own writes; None for what only looks like one."""
+    """Return the descriptor of a real text file of Python; None for a lookalike."""
     if not isinstance(stream, io.TextIOWrapper):
         return None
     if type(stream).write is not io.TextIOWrapper.write or "write" in vars(stream):
-        return None  # it has something else to do with what is written
+        return None  # it does something else with what is written
     raw = getattr(stream.buffer, "raw", stream.buffer)
     return raw.fileno() if isinstance(raw, io.FileIO) else None
 

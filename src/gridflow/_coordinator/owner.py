@@ -1,6 +1,6 @@
-"""Who owns a folder of checkpoints: one job at a time, however many drivers are given the folder.
+"""Ownership of a folder of checkpoints: one job at a time, however many drivers use the folder.
 
-Here a folder of this machine, by a lock of its file system, which ends with its process. See
+This module locks a folder of this machine; the file system's lock ends with its process. See
 `gridflow._coordinator.checkpoint_lease` for HDFS and object stores.
 """
 
@@ -26,12 +26,12 @@ _LOCK_NAME: Final = ".owner"
 
 
 def about(job: str) -> dict[str, Any]:
-    """Return what an owner leaves for those who are refused."""
+    """Return the owner's description, for jobs that are refused."""
     return {"job": job, "pid": os.getpid(), "host": socket.gethostname()}
 
 
 def whose(content: bytes, job: str = "") -> str:
-    """Return in words what `about` says."""
+    """Return the text of an `about` description."""
     try:
         told = json.loads(content)
         return f"job {told['job']} (process {told['pid']} on {told['host']})"
@@ -40,9 +40,9 @@ def whose(content: bytes, job: str = "") -> str:
 
 
 def taken(place: object, who: str) -> JobExists:
-    """Return the error of a job that is refused."""
+    """Return the error for a job that is refused."""
     return JobExists(
-        f"checkpoint_dir={str(place)!r} is in use by {who}. Wait for its end, cancel it, or give "
+        f"checkpoint_dir={str(place)!r} is in use by {who}. Wait until it ends, cancel it, or use "
         "another checkpoint_dir=."
     )
 
@@ -51,25 +51,25 @@ _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 class FolderLock:
-    """A folder of this machine, kept from other jobs until `release` or the end of this process.
+    """A folder of this machine, locked against other jobs until `release` or the process's end.
 
     Parameters
     ----------
     folder : Path
         Made when missing.
     job : str
-        The job's id: said to those who are refused.
+        The job's id; refused jobs are told it.
     say : callable
         Tells the user.
 
     Raises
     ------
     JobExists
-        Another job has it, of this process or another.
+        Another job of this or another process has it.
     InvalidArgument
         It can't be written.
     UnsafePath
-        Another user has made it, where any user can.
+        Another user created it, in a place where any user can.
     """
 
     def __init__(self, folder: Path, job: str, say: Callable[[str], None]) -> None:
@@ -90,12 +90,12 @@ class FolderLock:
                 raise
             why = str(error.strerror or error).rstrip(".")
             raise InvalidArgument(
-                f"checkpoint_dir={str(folder)!r} can't be written: {why}. Give a folder in which "
+                f"can't write to checkpoint_dir={str(folder)!r}: {why}. Use a folder in which "
                 "this process may create files."
             ) from error
 
     def _locked(self, say: Callable[[str], None]) -> int | None:
-        """Return the descriptor that holds the lock; None if its file was deleted meanwhile."""
+        """Return the descriptor that holds the lock; None if its file was deleted."""
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,12 +105,12 @@ class FolderLock:
             raise taken(self._path.parent, who) from None
         except OSError as error:
             say(
-                f"{self._path.parent} lies in a file system without locks ({error.strerror}): see "
-                "to it that only one job at a time has it as its checkpoint_dir"
+                f"{self._path.parent} is on a file system without locks ({error.strerror}): make "
+                "sure that only one job at a time uses it as checkpoint_dir"
             )
         if self._is_at_path(file):
             return file
-        os.close(file)  # its owner has released it, and deleted the file
+        os.close(file)  # its owner has released it and deleted the file
         return None
 
     def _is_at_path(self, file: int) -> bool:
@@ -120,7 +120,7 @@ class FolderLock:
             return False
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it for other jobs."""
         file, self._file = self._file, None
         if file is None:
             return

@@ -1,6 +1,6 @@
-"""Where a job stands, where it can go from there, and how long it may stay: the only table of it.
+"""The table of a job's phases: where each may lead, and how long it may last.
 
-`gridflow._coordinator.machine` says what leads from one to the other.
+`gridflow._coordinator.machine` decides when to go from one to another.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
     from gridflow._spec.option_groups import Deadlines
 
-#: Seconds in which further failures are gathered after a first one that looks like the cause.
+#: Seconds to collect more failures after a first one that looks like the cause.
 COLLECT_SECONDS: Final = 1.5
 #: Beyond the heartbeat's deadline: time for the report of a silent task to arrive.
 COLLECT_MARGIN: Final = 2.0
 
 
 class Phase(enum.Enum):
-    """Where a job stands."""
+    """A phase of a job."""
 
-    #: The agents of a launch come up.
+    #: The agents of a launch start.
     GATHERING = "gathering"
-    #: The training processes of a generation do.
+    #: The training processes of a generation start.
     STARTING = "starting"
     TRAINING = "training"
-    #: The evaluators look at the last checkpoint.
+    #: The evaluators evaluate the last checkpoint.
     EVALUATING = "evaluating"
-    #: Something failed, and the cause is waited for.
+    #: Something failed; waiting for the cause.
     COLLECTING = "collecting"
-    #: The training processes end, as another generation may follow.
+    #: The training processes end, and another generation may follow.
     CLEARING = "clearing"
-    #: The agents end, as another launch follows.
+    #: The agents end, and another launch follows.
     RELAUNCHING = "relaunching"
-    #: The agents end, and the job with them.
+    #: The agents end, and with them the job.
     CLOSING = "closing"
     CLOSED = "closed"
 
@@ -48,14 +48,13 @@ def _for_ever(_: Deadlines, __: float) -> float:
 
 @dataclass(frozen=True)
 class Stage:
-    """What holds of a phase.
+    """The properties of a phase.
 
     Attributes
     ----------
     leads_to : frozenset of Phase
     lasts : callable
-        Its own deadline, of the job's and its ``start_timeout``: seconds after which something is
-        done about what is missing.
+        Its deadline in seconds, from the job's deadlines and ``start_timeout``.
     """
 
     leads_to: frozenset[Phase]
@@ -78,8 +77,8 @@ STAGES: Final[Mapping[Phase, Stage]] = {
         frozenset({Phase.CLOSING}),
         lambda deadlines, _: deadlines.shutdown,
     ),
-    # Where only echoes are known, the one who caused them may be frozen or unreachable, which takes
-    # up to the heartbeat's deadline to show.
+    # If only consequences are known, the cause may be a frozen or unreachable task, which takes up
+    # to the heartbeat's deadline to show.
     Phase.COLLECTING: Stage(
         frozenset({Phase.CLEARING, Phase.CLOSING}),
         lambda deadlines, _: deadlines.heartbeat + COLLECT_MARGIN,

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from gridflow._wire.failures import TaskFailure
 
-#: How often a job moves away from executors that are taken back, unless it says otherwise.
+#: How often a job moves away from preempted executors, by default.
 MAX_PREEMPTIONS: Final = 10
 
 
 @runtime_checkable
 class RestartPolicy(Protocol):
-    """Says whether a failure is followed by another generation: `Restarts` takes any of these.
+    """Decides whether to restart after a failure. `Restarts` takes any object like this.
 
     Examples
     --------
@@ -35,20 +35,20 @@ class RestartPolicy(Protocol):
     """
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return True for another generation.
+        """Return True to restart the group.
 
         Parameters
         ----------
         causes : sequence of TaskFailure
-            What ended each generation so far, the one that has just ended last. Executors that
-            were taken back with notice aren't among them: ``max_preemptions`` counts those.
+            The failures that ended the attempts so far, the latest last. Executors preempted with
+            notice aren't among them: ``max_preemptions`` counts those.
         """
         ...
 
 
 @dataclass(frozen=True)
 class MaxRestarts:
-    """Restart up to ``limit`` times, whatever failed, unless it would fail the same way again.
+    """Restart up to ``limit`` times, except after failures that a restart can't fix.
 
     Parameters
     ----------
@@ -61,24 +61,24 @@ class MaxRestarts:
         whole_number("MaxRestarts(limit)", self.limit, 0)
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return True while the limit isn't reached."""
+        """Return True until the limit is reached."""
         return not KINDS[causes[-1].kind].is_final and len(causes) <= self.limit
 
 
 @dataclass(frozen=True)
 class PreemptionAware:
-    """Count tasks whose host or executor went away apart from all other failures.
+    """Count lost hosts and executors separately from all other failures.
 
-    A spot instance that is taken back says nothing about the program: it has a budget of its own.
-    Here that holds for those, too, that go without a word. Executors of which Spark says before
-    that they will be taken away have one in any case, ``Restarts(max_preemptions=)``.
+    Losing a spot instance says nothing about the program, so it has a budget of its own. This
+    includes instances that vanish without notice. Executors whose preemption Spark announces have
+    such a budget in any case: ``Restarts(max_preemptions=)``.
 
     Parameters
     ----------
     max_preemptions : int, default 10
-        Restarts after a loss of agents, executors or hosts.
+        Restarts after losing agents, executors or hosts.
     max_restarts : int, default 0
-        Restarts after all else.
+        Restarts after any other failure.
     """
 
     max_preemptions: int = 10
@@ -89,7 +89,7 @@ class PreemptionAware:
         whole_number("PreemptionAware(max_restarts)", self.max_restarts, 0)
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return True while the budget of this kind of failure isn't used up."""
+        """Return True while the budget for this kind of failure lasts."""
         last = KINDS[causes[-1].kind]
         if last.is_final:
             return False
@@ -99,10 +99,11 @@ class PreemptionAware:
 
 @dataclass(frozen=True)
 class RetryableExits:
-    """Restart after exits of 128 and above, signals and losses; what ends with less stays ended.
+    """Restart after exit codes of 128 and above, signals and losses, not after lower exit codes.
 
-    So does ``restart_policy: exit-code`` in ``job.yaml``: a program that exits with 1 to 127, or a
-    function that raises, would fail the same way again. Unless it failed for a peer that was lost.
+    ``restart_policy: exit-code`` in ``job.yaml`` does the same. A program that exits with 1 to 127,
+    or a function that raises, would fail the same way again, unless it failed because a peer was
+    lost.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ class RetryableExits:
         whole_number("RetryableExits(limit)", self.limit, 0)
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return True after a retryable exit, while the limit isn't reached."""
+        """Return True after a retryable exit until the limit is reached."""
         last = causes[-1]
         if KINDS[last.kind].is_final:
             return False
@@ -125,12 +126,12 @@ class RetryableExits:
 
 @dataclass(frozen=True)
 class ApartFromPreemptions:
-    """A policy for failures, beside a budget for executors that are taken back with notice.
+    """A policy for failures, with a separate budget for executors preempted with notice.
 
     Parameters
     ----------
     policy : RestartPolicy
-        Never hears of those.
+        It doesn't see preemptions.
     max_preemptions : int
     """
 
@@ -138,7 +139,7 @@ class ApartFromPreemptions:
     max_preemptions: int
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
-        """Return True while the budget of this kind of failure isn't used up."""
+        """Return True while the budget for this kind of failure lasts."""
         others = [cause for cause in causes if cause.kind != PREEMPTED]
         if causes[-1].kind == PREEMPTED:
             return len(causes) - len(others) <= self.max_preemptions
@@ -147,23 +148,24 @@ class ApartFromPreemptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
-    """Which failures the group is started again after, beside ``max_restarts``.
+    """When to restart the group, in addition to ``max_restarts``.
 
     Parameters
     ----------
     policy : RestartPolicy, optional
-        Instead of ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or an
-        object of your own with a method ``restart(causes) -> bool``.
+        Replaces ``max_restarts``: `MaxRestarts`, `PreemptionAware`, `RetryableExits`, or your own
+        object with a method ``restart(causes) -> bool``.
     max_preemptions : int, optional
-        How often the group moves away from executors of which Spark says that they will be taken
-        back (``spark.decommission.enabled``), with a checkpoint made before; apart from
-        ``max_restarts``, as it is no failure. Default: 10, or what a `PreemptionAware` says itself.
+        How often the group moves away from executors whose preemption Spark announces
+        (``spark.decommission.enabled``), after making a checkpoint. These moves aren't failures and
+        don't count toward ``max_restarts``. Default: 10, or the value of a `PreemptionAware`.
         See ``docs/failure.md``.
 
     Raises
     ------
     InvalidArgument
-        For a policy that is none, a negative number, or ``max_preemptions`` given twice.
+        The policy has no ``restart`` method, a number is negative, or ``max_preemptions`` is given
+        twice.
     """
 
     policy: RestartPolicy | None = None
@@ -174,30 +176,31 @@ class Restarts:
         is_policy = isinstance(policy, RestartPolicy) and not isinstance(policy, type)
         if policy is not None and not is_policy:
             raise InvalidArgument(
-                "Restarts(policy=) is MaxRestarts(3), PreemptionAware(…), RetryableExits(3) or an "
-                f"object with a method restart(causes); got {policy!r}."
+                "Restarts(policy=) must be MaxRestarts(3), PreemptionAware(…), RetryableExits(3), "
+                f"or an object with a method restart(causes); got {policy!r}."
             )
         if limit is not None:
             whole_number("Restarts(max_preemptions=)", limit, 0)
             if isinstance(policy, PreemptionAware):
                 raise InvalidArgument(
-                    f"give max_preemptions= once; got max_preemptions={limit} beside "
-                    f"policy={policy!r}, which counts executors that are taken back, too."
+                    f"give max_preemptions= only once; got max_preemptions={limit} and "
+                    f"policy={policy!r}, which also counts preempted executors."
                 )
 
     def policy_with(self, max_restarts: Any) -> RestartPolicy:
-        """Return the policy for all of it.
+        """Return the combined policy.
 
         Raises
         ------
         InvalidArgument
-            ``max_restarts`` is no number, or both say how often.
+            ``max_restarts`` isn't a number, or both it and the policy are given.
         """
         limit = whole_number("max_restarts", max_restarts, 0)
         if limit and self.policy is not None:
             raise InvalidArgument(
-                f"give either Restarts(policy=) or max_restarts=; got max_restarts={limit} beside "
-                f"policy={self.policy!r}. Restarts(policy=MaxRestarts({limit})) is the same."
+                f"give either Restarts(policy=) or max_restarts=; got max_restarts={limit} and "
+                f"policy={self.policy!r}. max_restarts={limit} is the same as "
+                f"Restarts(policy=MaxRestarts({limit}))."
             )
         policy = self.policy or MaxRestarts(limit)
         if isinstance(policy, PreemptionAware):
@@ -209,26 +212,30 @@ class Restarts:
 def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:
     """Return the failures, the most likely cause first.
 
-    Order of arrival, but echoes of another task's failure come last, and of two first-hand reports
-    a lost agent comes behind: the task's own words say more.
+    In order of arrival, but consequences of other failures come last, and a lost agent comes after
+    a task's own report, which says more.
     """
     return sorted(failures, key=lambda each: (each.consequence, KINDS[each.kind].is_gone))
 
 
 def to_error(failures: tuple[TaskFailure, ...]) -> GridflowError:
-    """Return the typed error for failures whose first is the cause."""
+    """Return the typed error for failures, of which the first is the cause."""
     first = failures[0]
     kind = KINDS[first.kind]
     lines = [first.describe()]
     others = [f"  {_place(other)}: {printable(other.summary)}" for other in failures[1:]]
     if others:
-        words = "Nor do these fit:" if kind.is_hosts else "Failed after it, or because of it:"
+        words = (
+            "These don't match either:"
+            if kind.is_hosts
+            else "Failed afterwards or as a consequence:"
+        )
         lines += [words, *others]
     return kind.error("\n".join(lines), failures=failures)
 
 
 def _place(failure: TaskFailure) -> str:
-    """Return the task; with its host, where that has to be looked into."""
+    """Return the task, with its host if the host matters."""
     shown = KINDS[failure.kind].is_hosts and failure.host
     return f"{failure.task} on {failure.host}" if shown else failure.task
 
@@ -239,8 +246,8 @@ def stuck_rank(members: Sequence[tuple[bool, str | None, float]]) -> int:
     Parameters
     ----------
     members : sequence of (waiting, stack, last step)
-        ``waiting`` is True for a rank that stands in a TensorFlow operation, as those do that wait
-        for a peer; the stack is None for one that did not even answer.
+        ``waiting`` is True for a rank inside a TensorFlow operation, where ranks wait for peers.
+        The stack is None for a rank that didn't answer.
     """
     order = sorted(
         range(len(members)),

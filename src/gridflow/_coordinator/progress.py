@@ -1,4 +1,4 @@
-"""How far a running job has come, as data."""
+"""The progress of a running job, as data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskProgress:
-    """The last that was heard of a task's training.
+    """The last reported progress of a task.
 
     Attributes
     ----------
     place : Place
-        Fit, epoch and step: what is complete.
+        The fit, epoch and step that are complete.
     steps_per_epoch : int or None
-        None where nobody knows.
+        None if unknown.
     phase : str
         ``train``, ``test``, ``predict`` or ``idle``.
     logs : mapping of str to float
@@ -38,20 +38,20 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class JobReport:
-    """Where a job stands.
+    """The progress of a job.
 
     Attributes
     ----------
     state : str
         As `JobHandle.state`.
     generation : int
-        0, and one more after each restart.
+        Number of restarts.
     tasks : mapping of str to TaskProgress
-        By task, such as ``worker:0``; those that have reported a step.
+        By task, such as ``worker:0``; only tasks that have reported a step.
     epochs : int
-        Complete ones, of all calls of ``fit``.
+        Number of complete epochs, over all calls of ``fit``.
     failures : tuple of TaskFailure
-        What ended earlier generations.
+        The failures that caused the restarts.
     tensorboard_url : str or None
     """
 
@@ -64,5 +64,5 @@ class JobReport:
 
     @property
     def preemptions(self) -> int:
-        """How many of those were executors that were taken back with notice."""
+        """How many of the failures were executors preempted with notice."""
         return sum(failure.kind == PREEMPTED for failure in self.failures)

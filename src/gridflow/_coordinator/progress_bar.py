@@ -1,4 +1,4 @@
-"""The progress bar: below the lines of a terminal, or in a place of its own in a notebook."""
+"""The progress bar: below the lines of a terminal, or in its own output of a notebook."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from gridflow._spec.cluster import Task
     from gridflow._wire.reports import Progress
 
-#: Of the bar in a notebook, whose width can't be known.
+#: Width of the bar in a notebook, whose real width is unknown.
 _NOTEBOOK_COLUMNS: Final = 100
 _NOTEBOOK_SECONDS: Final = 0.5
 
 
 class ProgressBar:
-    """One bar for the group: the slowest of the ranks that are in the chief's epoch moves it.
+    """One bar for the group; it shows the slowest of the ranks in the chief's epoch.
 
     Parameters
     ----------
     tasks : sequence of Task
         By rank.
     moved : callable
-        Called with each part that went out.
+        Called after each part is written.
     """
 
     def __init__(self, tasks: Sequence[Task], moved: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ class ProgressBar:
         self._put_up()
 
     def update(self, rank: int, report: Progress) -> None:
-        """Take a rank's report of a step."""
+        """Show a rank's report of a step."""
         if report.phase != "train" or self._place is None:
             return
         self._leader = min(self._leader, rank)
@@ -65,14 +65,14 @@ class ProgressBar:
         if rank == self._leader and (epoch != self._epoch or step < self._steps.get(rank, 0)):
             self._open(epoch, report.steps_per_epoch)
         if epoch != self._epoch:
-            return  # it is behind, or trains by itself: a bar can show one epoch
+            return  # it is behind, or trains by itself: a bar shows only one epoch
         self._steps[rank] = step
         self._rows += report.rows
         if self._bar is None:
             return
         slowest = min(self._steps, key=lambda each: self._steps[each])
         seconds = max(time.monotonic() - self._began, 1e-9)
-        # A name is the program's: nothing in it moves the bar to another line.
+        # Names come from the program: they mustn't move the bar to another line.
         words = {
             printable(" ".join(name.split())): f"{value:.4g}" for name, value in report.logs.items()
         }
@@ -85,7 +85,7 @@ class ProgressBar:
         self._put_up()
 
     def close_epoch(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -114,41 +114,41 @@ class ProgressBar:
 
 
 class _Drawing:
-    """What tqdm draws for the terminal, until it is written there.
+    """A buffer of what tqdm draws for the terminal.
 
-    tqdm draws under a lock that all bars of the process share, and that its own thread waits for
-    when the interpreter ends: it isn't held while the terminal is stopped.
+    tqdm draws under a lock that all bars of the process share, and for which its own thread waits
+    at exit, so the lock mustn't be held while the terminal is stopped.
     """
 
     def __init__(self, terminal: Any) -> None:
         self._terminal = terminal
         self._pieces: list[str] = []
-        #: By which tqdm knows whether it may draw with blocks.
+        #: tqdm reads it to decide whether it may draw with blocks.
         self.encoding = getattr(terminal, "encoding", None)
 
     def fileno(self) -> int:
-        """Return the terminal's, of which tqdm asks the width."""
+        """Return the terminal's descriptor, with which tqdm gets the width."""
         number: int = self._terminal.fileno()
         return number
 
     def write(self, text: str) -> None:
-        """Take a piece."""
+        """Buffer a piece."""
         self._pieces.append(text)
 
     def flush(self) -> None:
         """Do nothing: `take` does."""
 
     def take(self) -> str:
-        """Return what was drawn since."""
+        """Return what was drawn since the last call."""
         pieces, self._pieces = self._pieces, []
         return "".join(pieces)
 
 
 class _Cell:
-    """A line in a notebook's output that is written anew in its place.
+    """A line in a notebook's output that is updated in place.
 
-    A bar in the standard streams would be torn apart there: each line of the other stream begins a
-    new piece of output, and tqdm's own widget needs a package that may be missing.
+    A bar in the standard streams would be torn apart: each line of the other stream starts a new
+    output, and tqdm's own widget needs a package that may be missing.
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
@@ -156,7 +156,7 @@ class _Cell:
         self._handle: Any = None
 
     def write(self, text: str) -> None:
-        """Show what a terminal would show in its line."""
+        """Show the line as a terminal would."""
         shown = {"text/plain": text.strip("\r\n ")}
         if self._handle is None:
             self._handle = self._display(shown, raw=True, display_id=True)
@@ -168,7 +168,7 @@ class _Cell:
 
 
 def _place() -> _Cell | _Drawing | None:
-    """Return where a bar can be drawn that doesn't litter: a notebook, a terminal, or None."""
+    """Return where a bar can be drawn properly: a notebook, a terminal, or None."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is not None and "IPKernelApp" in getattr(shell, "config", {}):
@@ -181,7 +181,7 @@ def _place() -> _Cell | _Drawing | None:
 
 
 def _is_piped(stream: Any) -> bool:
-    """Return whether what is printed may come to the terminal past the bar, as with ``| tee``."""
+    """Return whether output may reach the terminal around the bar, as with ``| tee``."""
     try:
         return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError, AttributeError):

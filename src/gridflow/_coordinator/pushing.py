@@ -1,4 +1,4 @@
-"""Rows pushed into a running job: the part of a `JobHandle` that has to do with it."""
+"""Rows pushed into a running job: that part of a `JobHandle`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from gridflow._launch.base import Launcher
 
 _LOOK_SECONDS: Final = 0.05
-#: Beyond the heartbeat's own timeout, for a job to notice that an agent is gone.
+#: Beyond the heartbeat's own timeout, time for a job to notice that an agent is gone.
 _SETTLE_SECONDS: Final = 2.0
-#: What is in the traceback of a task that pushes or asks.
+#: In the traceback of a task that pushes or asks.
 _FEEDERS: Final = "gridflow/_feed/push/"
-#: What a feeder may fail with because the job does, or its agents: the cause is known soon after.
+#: Errors of a feeder that may be consequences of the job's failure, whose cause is known soon.
 _OF_THE_JOB: Final = re.compile(
     r"_flight\.|ConnectionError|ExecutorLostFailure|exited unexpectedly|[Cc]ancelled|shut ?down"
 )
-#: What an agent says of rows that it doesn't take, among what Flight says.
+#: An agent's reason for refusing rows, inside Flight's message.
 _REFUSAL: Final = re.compile(rf"{re.escape(REFUSED)}(.+?)\.*(?: Detail: |$)", re.DOTALL)
 
 
@@ -58,46 +58,46 @@ class Pushing:
         checkpoint_location: str | None = None,
         trigger: Mapping[str, Any] | None = None,
     ) -> int:
-        """Push rows into the running job, to those who read `TrainingContext.stream`.
+        """Push rows into the running job, for functions that read `TrainingContext.stream`.
 
-        Tasks of another Spark job send them to the agents, to the one with most room first, and
-        wait while there is none. Blocks until all rows lie at the agents; may be called again, and
-        from several threads. The order of the rows of a partition is kept on each rank, that of
-        partitions isn't.
+        Tasks of another Spark job send the rows to the agents, preferring those with most room, and
+        wait while there is none. Blocks until the agents have all rows. It may be called again, and
+        from several threads. On each rank, the rows of a partition keep their order; partitions
+        don't.
 
-        A task that Spark tries again neither loses nor doubles rows, if its partition has them in
-        the same order: cache a DataFrame that hasn't.
+        When Spark retries a task, no row is lost or doubled if its partition has the rows in the
+        same order. Cache a DataFrame for which that isn't so.
 
         Parameters
         ----------
         rows : DataFrame, RDD, DStream, or what ``data=`` takes
-            An RDD of Rows or dicts, or with `columns` of tuples; a DStream of such RDDs, before
-            its context is started: that returns at once. A streaming DataFrame is pushed
-            micro-batch by micro-batch until it ends, or the job does.
+            An RDD contains Rows or dicts, or tuples if `columns` is given. Pass a DStream of such
+            RDDs before its context is started; the call then returns at once. A streaming DataFrame
+            is pushed micro-batch by micro-batch until it or the job ends.
         columns : list of str, optional
-            Those to send, by default all; the names of an RDD's values.
+            Columns to send, by default all. For an RDD of tuples, the names of their values.
         epochs : int, default 1
-            How often to send them, once after the other.
+            How often to send the rows, one pass after the other.
         timeout : float, optional
             Seconds to wait until all ranks have called ``ctx.stream``. Default: ``start_timeout``.
         checkpoint_location : str, optional
-            Of a streaming DataFrame, which needs one: where Spark notes how far it has come. It
-            notes a micro-batch when the model's checkpoint covers it.
+            Required for a streaming DataFrame: where Spark records its progress. It records a
+            micro-batch once a checkpoint of the model covers it.
         trigger : mapping, optional
-            Of a streaming DataFrame: what ``DataStreamWriter.trigger`` takes, such as
+            For a streaming DataFrame: the arguments of ``DataStreamWriter.trigger``, such as
             ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
 
         Returns
         -------
         int
-            How many rows were taken: fewer where the function wanted no more.
+            How many rows were taken: fewer than given if the function wanted no more.
 
         Raises
         ------
         TimeoutError
-            Some rank doesn't call ``ctx.stream``.
+            Some rank doesn't call ``ctx.stream`` in time.
         NotEnoughSlots
-            The job itself takes all slots of Spark.
+            The job itself uses all of Spark's slots.
         DataError
             The rows could not be computed, or can't be fed.
         GridflowError
@@ -108,18 +108,19 @@ class Pushing:
             seconds("timeout", timeout)
         if isinstance(columns, str):
             raise InvalidArgument(
-                f"columns= is a list of names, got the text {columns!r}: columns=[{columns!r}]."
+                f"columns= must be a list of names; got the string {columns!r}. "
+                f"Use columns=[{columns!r}]."
             )
         if getattr(rows, "isStreaming", False):
             if epochs != 1:
                 raise InvalidArgument(
-                    f"epochs={epochs}: a streaming DataFrame comes once. Leave epochs= out, or "
-                    "feed each of its batches by foreachBatch."
+                    f"epochs={epochs}: a streaming DataFrame can be read only once. Leave epochs= "
+                    "out, or feed each of its batches with foreachBatch."
                 )
             return self._feed_stream(rows, columns, timeout, checkpoint_location, trigger)
         if checkpoint_location is not None or trigger is not None:
             raise InvalidArgument(
-                "checkpoint_location= and trigger= are for a streaming DataFrame; got "
+                "checkpoint_location= and trigger= are only for a streaming DataFrame; got "
                 f"{type(rows).__name__}. Leave them out."
             )
         if hasattr(rows, "foreachRDD"):
@@ -128,7 +129,7 @@ class Pushing:
         taken = 0
         for epoch in range(epochs):
             if epoch and self._ended.is_set() and self._error is None:
-                break  # the function wanted no more rows, and has returned since
+                break  # the function wanted no more rows, and has returned
             destination = self._destination(timeout)
             if not destination.receivers:
                 break
@@ -147,7 +148,7 @@ class Pushing:
             if own is None:
                 self._wait_for_failure()
             if not self._ended.is_set():
-                raise DataError(own or f"rows could not be pushed: {error}") from error
+                raise DataError(own or f"can't push rows: {error}") from error
             if self._error is not None:
                 raise self._error from None
         return self._run.streams.rows_pushed - before  # it succeeded without the rest
@@ -159,39 +160,39 @@ class Pushing:
         schema: str = "prediction array<float>",
         timeout: float = 600.0,
     ) -> DataFrame:
-        """Return a DataFrame with what the function answers to its rows.
+        """Return a DataFrame of the function's answers to rows.
 
-        The function reads them by `TrainingContext.stream` and answers each batch by
-        `TrainingContext.results`, on as many workers as there are (``strategy="none"``). Batches
-        hold rows of one partition; there is one row for each row, in the same order, with all its
-        columns. The DataFrame is computed when it is used, which has to be before `stop`.
+        The function reads them with `TrainingContext.stream` and answers each batch with
+        `TrainingContext.results`, on all workers (``strategy="none"``). A batch has rows of one
+        partition. Each row has one answer, in the same order, with all its columns. The DataFrame
+        is computed when it is used, which must be before `stop`.
 
         Parameters
         ----------
         rows : DataFrame
         schema : str
-            Names and types of the columns that ``ctx.results`` is given.
+            Names and types of the columns that are passed to ``ctx.results``.
         timeout : float, default 600
-            Seconds within which a part of a partition has to be answered.
+            Seconds within which a part of a partition must be answered.
 
         Raises
         ------
         InvalidArgument
-            It is no DataFrame, or `schema` is none; the job has ended.
+            `rows` isn't a DataFrame, `schema` isn't a schema, or the job has ended.
         NotEnoughSlots
-            The job itself takes all slots of Spark.
+            The job itself uses all of Spark's slots.
         """
         destination = self._destination(None)
         if not destination.receivers:
-            raise InvalidArgument("the job takes no more rows: infer() comes before stop().")
+            raise InvalidArgument("the job takes no more rows. Call infer() before stop().")
         self._refuse_dealt("infer()")
         seconds("timeout", timeout)
         return self._launcher.infer(destination, rows, schema, timeout)
 
     def stop(self) -> None:
-        """Let no more rows be pushed: the function reads what is there, and goes on to its end.
+        """End the streams: the function reads the remaining rows and goes on to its end.
 
-        Returns at once. `feed` in other threads returns what was taken by then.
+        Returns at once. `feed` in other threads returns the number of rows taken by then.
         """
         self._run.streams.end_streams()
 
@@ -206,9 +207,9 @@ class Pushing:
         """Push a streaming DataFrame until it ends; return how many rows were taken."""
         if checkpoint_location is None:
             raise InvalidArgument(
-                "a streaming DataFrame needs checkpoint_location=: a folder, of its own, where "
-                "Spark notes how far it has come. With the distributor's checkpoint_dir= a new "
-                "driver goes on from there, and no row is lost or trained on twice."
+                "a streaming DataFrame needs checkpoint_location=: a folder of its own where "
+                "Spark records its progress. With the distributor's checkpoint_dir=, a new "
+                "driver resumes from there, and no row is lost or trained on twice."
             )
         self._refuse_dealt("a streaming DataFrame")
         if not self._destination(timeout).receivers:
@@ -221,7 +222,7 @@ class Pushing:
                 return
             taken[0] += rows
             is_covered = self._run.streams.end_section(label, self._ended.is_set)
-            if not is_covered:  # Spark mustn't note it
+            if not is_covered:  # Spark mustn't record it
                 raise self._error or InterruptedError(f"micro-batch {label} was not trained on")
 
         options = {"checkpointLocation": checkpoint_location, "trigger": trigger}
@@ -231,13 +232,13 @@ class Pushing:
         return taken[0]
 
     def _refuse_dealt(self, what: str) -> None:
-        """Refuse what is for processes that read their rows themselves."""
+        """Refuse rows for a strategy whose chief deals them out."""
         name = self._run.spec.training.strategy
         if strategies.of(name).hands_out_steps:
             raise InvalidArgument(
-                f"{what} isn't there for strategy={name!r}, whose chief deals rows out to workers "
-                "without Python. Use feed() with a DataFrame (of a stream by foreachBatch), or "
-                "another strategy."
+                f"{what} isn't supported with strategy={name!r}, whose chief deals rows out to "
+                "workers without Python. Use feed() with a DataFrame (for a stream, in "
+                "foreachBatch), or another strategy."
             )
 
     def _takes_no_more(self, seconds: float) -> bool:
@@ -248,7 +249,7 @@ class Pushing:
         return destination is not None and not destination.receivers
 
     def _destination(self, timeout: float | None) -> Destination:
-        """Wait until all ranks take rows; return where they are to go."""
+        """Wait until all ranks take rows; return where to send them."""
         limit = self._run.spec.start_timeout if timeout is None else timeout
         clock = Clock()
         give_up = clock.now() + limit
@@ -256,28 +257,27 @@ class Pushing:
             if self._ended.is_set() and not self._run.is_recorded:
                 if self._error is not None:
                     raise self._error
-                raise InvalidArgument("the job has ended: nobody takes rows any more.")
+                raise InvalidArgument("the job has ended and takes no more rows.")
             destination = self._run.streams.destination(STREAM)
             if destination is not None:
                 return destination
             if clock.now() > give_up:
                 silent = ", ".join(self._run.streams.silent_tasks(STREAM))
                 raise TimeoutError(
-                    f"{silent} did not call ctx.stream() within {limit:g} seconds: rows can only "
-                    f"be pushed to functions that read them so. The job is {self.state}, and goes "
-                    "on."
+                    f"{silent} did not call ctx.stream() within {limit:g} seconds, and rows can "
+                    f"only be pushed to functions that do. The job is {self.state}, and goes on."
                 )
             self._ended.wait(_LOOK_SECONDS)
 
     def _wait_for_failure(self) -> None:
-        """Wait for as long as a job may take to fail, when something of it has."""
+        """Wait as long as a job may take to notice a failure."""
         self._wait(self._run.spec.deadlines.heartbeat + _SETTLE_SECONDS)
 
 
 def is_of_a_feeder(error: BaseException | None) -> bool:
-    """Return whether an error may be the echo, in a task that pushes or asks, of the job's own.
+    """Return whether a pushing or asking task's error may be a consequence of the job's failure.
 
-    What `Pushing.feed` raises isn't: it has waited for the job's own.
+    An error of `Pushing.feed` isn't: it has waited for the job's own error.
     """
     text = str(error)
     is_echo = not isinstance(error, GridflowError) and _own_words(error) is None
@@ -285,12 +285,12 @@ def is_of_a_feeder(error: BaseException | None) -> bool:
 
 
 def _own_words(error: BaseException | None) -> str | None:
-    """Return what a feeder failed with by itself, as its rows can't be had, or can't be fed.
+    """Return a feeder's own error: rows that can't be computed or can't be fed.
 
-    None for what may be the echo of the job's own failure.
+    None if it may be a consequence of the job's failure.
     """
     text = str(error)
     refusal = _REFUSAL.search(text)
     if refusal:
-        return f"rows could not be pushed: {refusal[1]}."
+        return f"can't push rows: {refusal[1]}."
     return None if _OF_THE_JOB.search(text) or not isinstance(error, DataError) else text

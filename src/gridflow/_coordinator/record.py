@@ -1,7 +1,7 @@
-"""What a job leaves in its folder for others to read: ``result.json``, and what it returned.
+"""The records in a job's folder: ``result.json`` and ``outcome.json``.
 
-``result.json`` is for programs of any kind, described in ``docs/outcomes.md``. ``outcome.json`` is
-gridflow's own: with it a run that has succeeded under an id is not trained again.
+``result.json`` is for other programs; ``docs/outcomes.md`` describes it. ``outcome.json`` is
+gridflow's own: thanks to it, a run with an id that has succeeded isn't trained again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 RESULT: Final = "result.json"
 OUTCOME: Final = "outcome.json"
-#: Of both files. Fields may be added; one that goes, or changes its meaning, makes it 2.
+#: Version of both files. Adding a field keeps it; removing or redefining one makes it 2.
 VERSION: Final = 1
 SUCCEEDED: Final = "succeeded"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job that succeeded left behind."""
+    """The results of a job that succeeded."""
 
     results: tuple[dict[str, Any], ...]
     history: dict[tuple[int, int], dict[str, float]]
@@ -73,7 +73,7 @@ class Ending:
 
 
 def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
-    """Return what ``result.json`` says."""
+    """Return the content of ``result.json``."""
     error, training = ending.error, job.spec.training
     history = dict(ending.history)
     return {
@@ -129,7 +129,7 @@ def _place(step: Progress | None) -> dict[str, Any] | None:
 
 
 def _finite(logs: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON knows no NaN and no infinity."""
+    """Replace NaN and infinity, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in logs.items()}
 
 
@@ -138,24 +138,24 @@ def _moment(at: float) -> str:
 
 
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    """Write a file that is there whole, or not at all.
+    """Write a file atomically.
 
     Raises
     ------
     OSError
-        There is no room, or no right to.
+        The disk is full, or permission is missing.
     """
     write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return what a job's ``result.json`` says; None if there is none that can be read."""
+    """Return a job's ``result.json``; None if it is missing or unreadable."""
     content = read_json(folder / RESULT)
     return content if isinstance(content, dict) else None
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Keep what a job that succeeded returned, beside the values themselves."""
+    """Store the outcome of a job that succeeded, beside its values."""
     content = {
         "version": VERSION,
         "results": outcome.results,
@@ -169,12 +169,12 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(folder: Path) -> Outcome:
-    """Read what `write_outcome` has written.
+    """Read what `write_outcome` wrote.
 
     Raises
     ------
     GridflowError
-        It can't be read, or was written by a later gridflow.
+        It can't be read, or a later gridflow wrote it.
     """
     path = folder / OUTCOME
     try:
@@ -196,14 +196,14 @@ def read_outcome(folder: Path) -> Outcome:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise GridflowError(
-            f"the run in {folder} has succeeded, but what it returned can't be read "
-            f"({type(error).__name__}: {error}). Delete the folder to train it anew."
+            f"the run in {folder} has succeeded, but its result can't be read "
+            f"({type(error).__name__}: {error}). Delete the folder to train again."
         ) from error
 
 
 def _check_version(version: Any) -> None:
     if version != VERSION:
-        raise ValueError(f"its version is {version}, and this gridflow's is {VERSION}")
+        raise ValueError(f"it has version {version}, but this gridflow reads version {VERSION}")
 
 
 def _read_attempt(fields: dict[str, Any]) -> Attempt:

@@ -1,4 +1,4 @@
-"""Stands in for the run of a job that has succeeded before, under the same id."""
+"""Stands in for a run that has already succeeded under the same id."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def find(job_dir: Path, spec: JobSpec) -> RecordedRun | None:
-    """Return the run that has succeeded in a folder, None if none has.
+    """Return the run that has succeeded in a folder, or None.
 
     Raises
     ------
     GridflowError
-        One has, but what it returned can't be read.
+        It has succeeded, but its result can't be read.
     """
     result = record.read_result(job_dir)
     if result is None or result.get("state") != record.SUCCEEDED:
@@ -36,12 +36,12 @@ def find(job_dir: Path, spec: JobSpec) -> RecordedRun | None:
 
 
 class NoStreams:
-    """Takes no rows: those that were pushed have been trained on."""
+    """Takes no rows: the run is over."""
 
     rows_pushed = 0
 
     def destination(self, stream: str) -> Destination:
-        """Return one without receivers, as after the end of a stream."""
+        """Return a destination without receivers, as after the end of a stream."""
         return Destination(stream, "", (), Identity(b"", b"", b""))
 
     def is_awaited(self, stream: str) -> bool:  # noqa: ARG002  (as of a running job)
@@ -65,13 +65,13 @@ class NoStreams:
 
 
 class RecordedRun:
-    """What a `JobHandle` asks of a run, answered by its record.
+    """What a `JobHandle` needs of a run, answered from its record.
 
     Parameters
     ----------
     job_dir : Path
     spec : JobSpec
-        Of the distributor that asks.
+        The distributor's options.
     outcome : Outcome
     ended : str
         When it succeeded.
@@ -86,11 +86,11 @@ class RecordedRun:
         self._job_dir, self._outcome, self._ended = job_dir, outcome, ended
 
     def run(self) -> Outcome:
-        """Say that nothing is trained again, and return what the run did."""
+        """Report that nothing is trained again, and return the run's outcome."""
         with contextlib.closing(Console((), None, progress=False)) as console:
             console.say(
-                f"run {self._job_dir.name!r} has succeeded before, at {self._ended}: its result is "
-                "taken, and nothing is trained again"
+                f"run {self._job_dir.name!r} has already succeeded, at {self._ended}: its result "
+                "is returned, and nothing is trained again"
             )
         return self._outcome
 
@@ -98,7 +98,7 @@ class RecordedRun:
         """Do nothing: it has ended."""
 
     def report(self) -> JobReport:
-        """Return how far it came."""
+        """Return its progress."""
         attempts = self._outcome.attempts
         return JobReport(
             state=self.state,

@@ -1,7 +1,7 @@
-"""Checkpoints that lie in HDFS or an object store, too: those of another driver, and for the next.
+"""Checkpoints that are copied to HDFS or an object store, for a driver on another machine.
 
-They come to the driver as all do, which copies each of them there. A new driver on another machine
-fetches what lies there, so what a checkpoint covers counts once its copy is there.
+The driver receives them as usual, and copies each one. A new driver on another machine fetches the
+copies, so what a checkpoint covers counts only once its copy is stored.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from gridflow._files.systems import Where
     from gridflow._spec.place import Place
 
-#: After a copy was refused, until it is tried again: twice as long each time, up to the most.
+#: Delay before retrying a failed copy; it doubles each time, up to the maximum.
 _AGAIN_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 30.0
-#: At the job's end, for a copy that is under way.
+#: At the job's end, time for a copy in progress.
 _CLOSE_SECONDS: Final = 60.0
 
 
 def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Where | None]:
-    """Return the checkpoints' folder in the driver, and where else they lie, if they do.
+    """Return the checkpoints' folder in the driver, and the place of their copies, if any.
 
     Parameters
     ----------
     given : str or Path or None
-        As it was given; None: a folder of the job.
+        As the user gave it; None: a folder of the job.
     job_dir : Path
     base : str
-        The file system of paths such as ``hdfs:///here`` that don't name their host.
+        The file system for paths such as ``hdfs:///here`` that don't name a host.
     """
     own = job_dir / "checkpoints"
     if given is None:
@@ -53,12 +53,12 @@ def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Wh
 
 
 def place_of(given: str | Path | None, base: str) -> Where | None:
-    """Return the folder that event files are copied to, if they are.
+    """Return the folder that event files are copied to, if any.
 
     Raises
     ------
     InvalidArgument, MissingDependency, GridflowError
-        There is no such file system, or it can't be reached.
+        The file system is unknown or can't be reached.
     """
     if given is None:
         return None
@@ -82,7 +82,7 @@ def store_of(
     mirror : Where or None
     num_workers : int
     job : str, optional
-        The job's id. It owns the checkpoints until the store is closed; without an id nobody does.
+        The job's id. It owns the checkpoints until the store is closed; without an id, no one does.
     say : callable, optional
         Tells the user.
 
@@ -91,7 +91,7 @@ def store_of(
     JobExists
         Another job has these checkpoints.
     GridflowError
-        They can't be read or written where they lie.
+        They can't be read or written.
     """
     say = say or (lambda _: None)
     if mirror is None:
@@ -113,7 +113,7 @@ def store_of(
 
 
 class _Copy(NamedTuple):
-    """A checkpoint that lies there: its file's name without the suffix, and its label."""
+    """A remote copy: its file name without the suffix, and its label."""
 
     stem: str
     label: str | None
@@ -125,9 +125,9 @@ class _Copy(NamedTuple):
 
 
 class MirroredCheckpoints(CheckpointStore):
-    """Checkpoints in a folder of the driver, and in one that outlives its machine.
+    """Checkpoints in a folder of the driver, with copies in one that outlives its machine.
 
-    Where the other file system refuses a checkpoint it is copied later, and training goes on; its
+    If copying a checkpoint fails, it is retried later while training goes on; the checkpoint's
     label doesn't count before that.
 
     Parameters
@@ -135,20 +135,20 @@ class MirroredCheckpoints(CheckpointStore):
     folder : Path
         In the driver, for this job alone.
     mirror : Where
-        The folder in the other file system. What is there comes to the driver first.
+        The remote folder. Its checkpoints are fetched first.
     num_workers : int, default 1
         How many tasks train.
     job : str, optional
         The job's id.
     lease : Lease, optional
-        What keeps other jobs from the folder there, until `close`.
+        Keeps other jobs out of the remote folder, until `close`.
     say : callable, optional
         Tells the user.
 
     Raises
     ------
     GridflowError
-        The other folder can't be read.
+        The remote folder can't be read.
     """
 
     def __init__(
@@ -167,28 +167,28 @@ class MirroredCheckpoints(CheckpointStore):
         self._thread: threading.Thread | None = None
         self._problem = self._refused = ""
         self._is_left = False
-        #: The labels of those that aren't there yet.
+        #: The labels of checkpoints without a copy.
         self._missing: dict[str, str | None] = {}
-        #: Those that are there. Never changed, as other threads read it, but replaced.
+        #: The copies. Replaced rather than changed, as other threads read it.
         self._copies: dict[str, _Copy] = {}
-        for path in folder.iterdir():  # of a driver before: what lies there is newer, if it differs
+        for path in folder.iterdir():  # of an earlier driver: if copies differ, they are newer
             if is_kept(path.name):
                 path.unlink()
         self._fetch()
 
     @property
     def lost(self) -> JobExists | None:  # type: ignore[override]
-        """Set once another job has taken the folder over."""
+        """Set once another job has taken over the folder."""
         return None if self._lease is None else self._lease.lost
 
     @property
     def label(self) -> str | None:
-        """The label of the newest checkpoint that lies there: the next driver finds no other."""
+        """The label of the newest copy: the next driver finds only copies."""
         copies = self._copies
         return copies[max(copies)].label if copies else None
 
     def commit(self, path: Path, place: Place, label: str | None = None) -> str:
-        """Make a checkpoint the newest one, here and there; where that fails, there later."""
+        """Make a checkpoint the newest one, here and remotely; retry later if copying fails."""
         with self._mirror_lock:
             name = super().commit(path, place, label)
             self._missing[name] = label
@@ -196,7 +196,7 @@ class MirroredCheckpoints(CheckpointStore):
         return name
 
     def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
-        """Return the newest one that can be read; others get their new names there, too."""
+        """Return the newest readable one; unreadable ones are renamed remotely, too."""
         try:
             return super().latest()
         finally:
@@ -204,13 +204,13 @@ class MirroredCheckpoints(CheckpointStore):
                 self._put_aside()
 
     def clear(self) -> None:
-        """Delete them all, here and there; what can't be deleted there doesn't count any more."""
+        """Delete all of them, here and remotely; copies that can't be deleted no longer count."""
         with self._mirror_lock:
             self._missing, self._copies = {}, {}
             self._is_left = True
             advice = GO_ON
             if self._lease is not None:
-                with contextlib.suppress(GridflowError):  # then all have to be deleted
+                with contextlib.suppress(GridflowError):  # then all must be deleted
                     self._lease.finish()
                     advice = "They don't count any more."
             refused = self._delete(lambda name: name == WORKERS or name.startswith("checkpoint-"))
@@ -220,9 +220,9 @@ class MirroredCheckpoints(CheckpointStore):
         super().clear()
 
     def close(self) -> None:
-        """Try a last time to copy what is missing there, and let other jobs have the folder."""
+        """Try a last time to copy what is missing, and release the folder for other jobs."""
         self._closed.set()
-        # A store that doesn't answer may keep the lock for minutes.
+        # A store that doesn't respond may hold the lock for minutes.
         if self._mirror_lock.acquire(timeout=_CLOSE_SECONDS):
             try:
                 if self._missing and self.lost is None:
@@ -233,16 +233,16 @@ class MirroredCheckpoints(CheckpointStore):
                 self._mirror_lock.release()
         if self._missing:
             self._say(
-                f"the last checkpoint could not be copied to {self._place}: {self._problem}. It "
-                f"lies in {self.folder}"
+                f"can't copy the last checkpoint to {self._place}: {self._problem}. It is in "
+                f"{self.folder}"
             )
         if self._lease is not None:
             self._lease.release(is_empty=not self._copies and not self._is_left)
 
-    # Each of these with the mirror's lock held ---------------------------------------------------
+    # With the mirror's lock held ---------------------------------------------------
 
     def _fetch(self) -> None:
-        """Bring here what counts there."""
+        """Fetch the copies that count."""
         there = set(transfer.names_in(self._mirror))
         if self._lease is not None:
             found = there.intersection(self._lease.accepted)
@@ -267,7 +267,7 @@ class MirroredCheckpoints(CheckpointStore):
             transfer.fetch(self._at(WORKERS), self.path(WORKERS))
 
     def _copy(self) -> None:
-        """Copy what isn't there; in a while, if it is refused."""
+        """Copy what is missing; retry later if that fails."""
         name = min(self._missing, default="a checkpoint")
         try:
             self._check()
@@ -281,7 +281,7 @@ class MirroredCheckpoints(CheckpointStore):
             raise
         except GridflowError as error:
             if not self._problem:
-                self._say(f"{name} can't be copied, and is tried again: {error}")
+                self._say(f"can't copy {name}, will retry: {error}")
             self._problem = str(error)
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(
@@ -291,7 +291,7 @@ class MirroredCheckpoints(CheckpointStore):
             return
         if self._problem:
             self._problem = ""
-            self._say(f"the checkpoints are at {self._place} again")
+            self._say(f"checkpoints are copied to {self._place} again")
         self._forget()
 
     def _copy_later(self) -> None:
@@ -309,7 +309,7 @@ class MirroredCheckpoints(CheckpointStore):
             pause = min(2 * pause, _MOST_SECONDS)
 
     def _put(self, name: str, label: str | None) -> _Copy:
-        """Copy one. Itself the last: what says how to read it is there before it counts."""
+        """Copy a checkpoint; its own file comes last, so that it is complete before it counts."""
         stem = name.removesuffix(".npz")
         if self._lease is not None:
             stem += self._lease.new_mark()
@@ -320,7 +320,7 @@ class MirroredCheckpoints(CheckpointStore):
         return _Copy(stem, label)
 
     def _put_aside(self) -> None:
-        """Do there what `latest` has done here with those that can't be read."""
+        """Rename remotely what `latest` has found unreadable."""
         gone = [name for name in self._copies if not self.path(name).exists()]
         if not gone:
             return
@@ -334,7 +334,7 @@ class MirroredCheckpoints(CheckpointStore):
         self._forget()
 
     def _forget(self) -> None:
-        """Delete there what isn't here any more, and what an owner before adds after its time."""
+        """Delete copies of deleted checkpoints, and what an earlier owner adds too late."""
         self._copies = {name: c for name, c in self._copies.items() if self.path(name).exists()}
         kept = {name for copy in self._copies.values() for name in copy.files}
 
@@ -345,11 +345,11 @@ class MirroredCheckpoints(CheckpointStore):
 
         refused = self._delete(is_old)
         if refused and not self._refused:
-            self._say(f"old checkpoints are left: {refused}")
+            self._say(f"can't delete old checkpoints: {refused}")
         self._refused = refused
 
     def _delete(self, is_chosen: Callable[[str], bool]) -> str:
-        """Delete files there; return what is refused, if anything is."""
+        """Delete remote files; return what failed, if anything did."""
         refused = ""
         try:
             names = self._check()
@@ -365,7 +365,7 @@ class MirroredCheckpoints(CheckpointStore):
         return refused
 
     def _check(self) -> list[str]:
-        """Return the names there; raise if another job has taken the folder over."""
+        """Return the remote names; raise if another job has taken over the folder."""
         return transfer.names_in(self._mirror) if self._lease is None else self._lease.check()
 
     @property

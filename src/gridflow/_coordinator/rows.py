@@ -1,4 +1,4 @@
-"""Whose rows are where: counts, lending and borrowing, without I/O, clock or threads.
+"""Which rank has how many rows: counts, lending and borrowing, without I/O, clock or threads.
 
 ::
 
@@ -7,14 +7,14 @@
        |                          +--some lack rows--> LENDING --all have some----+
        +--a dataset has no rows at all, or rows of different shapes--> UNFIT
 
-A rank without any row of a dataset can make no step. It is lent some by the rank that has most, as
-repeated rows; the ledger says so. A column that one rank can't feed is left out on all of them;
-one that has other types or shapes on other ranks ends the job.
+A rank without any row of a dataset can't make a step. The rank with the most rows lends it some as
+repeated rows, which the ledger shows. A column that one rank can't feed is left out on all ranks; a
+column whose type or shape differs between ranks ends the job.
 
-The ranks announce their first rows, and all are told once each has some. Where a function trains
-on them before all have arrived, the ranks go on announcing, and all are told how many each of them
-has for certain. That only grows, and once all have spooled it is the counts: so whoever knows less
-waits longer, and all come to the same.
+The ranks announce their first rows, and all are told once each has some. If a function trains on
+rows before all have arrived, the ranks keep announcing, and all are told how many rows each of them
+has for certain. This number only grows, and once all have spooled it is the final count. So a rank
+that knows less waits longer, and all ranks do the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RowsPhase(enum.Enum):
-    """Where the rows stand; drawn above."""
+    """The phases drawn above."""
 
     WAITING = "waiting"
     LENDING = "lending"
@@ -59,14 +59,14 @@ class SendAll:
 
 @dataclass(frozen=True)
 class Forget:
-    """The rows that were lent of a dataset are where they have to be."""
+    """The lent rows of a dataset have reached their borrowers."""
 
     dataset: str
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """The rows of a dataset, all ranks' together, can't be fed."""
+    """The rows of a dataset can't be fed, seen over all ranks."""
 
     reason: str
 
@@ -80,16 +80,15 @@ class Specs:
     Attributes
     ----------
     known : dict of dataset to dict
-        Of each column, its type and the shape of a row, as
-        `gridflow._feed.store.records.encode_specs` has them. A rank without rows
-        doesn't know all of it; one that has some does.
+        The type and row shape of each column, encoded by
+        `gridflow._feed.store.records.encode_specs`. Only a rank with rows knows all of it.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, list[Any]]] = {}
 
     def add(self, dataset: str, specs: Mapping[str, list[Any]]) -> str | None:
-        """Take what a rank knows; return what contradicts another rank, None if nothing does."""
+        """Add a rank's specs; return the contradiction with another rank, or None."""
         known = self.known.setdefault(dataset, {})
         for column, (kind, shape) in specs.items():
             other_kind, other = known.get(column, (kind, shape))
@@ -97,13 +96,13 @@ class Specs:
             if kind != other_kind or len(shape) != len(other):
                 return (
                     f"{where} is {_spec(other_kind, other)} in some rows and {_spec(kind, shape)} "
-                    "in others: all rows need one type and shape."
+                    "in others. All rows must have the same type and shape."
                 )
             pairs = zip(shape, other, strict=True)
             if any(None not in pair and pair[0] != pair[1] for pair in pairs):
                 return (
-                    f"{where} has rows of shape {_shape(other)} and of shape {_shape(shape)}: all "
-                    f"rows need the same. For arrays of different length say "
+                    f"{where} has rows of shape {_shape(other)} and of shape {_shape(shape)}. All "
+                    f"rows must have the same shape. For arrays of varying length use "
                     f"columns={{{column!r}: Padded(length)}}, or Ragged()."
                 )
             merged = [b if a is None else a for a, b in zip(shape, other, strict=True)]
@@ -125,9 +124,9 @@ class LaunchRows:
     Parameters
     ----------
     fed : sequence of int
-        Places of the tasks that rows go to, by their order among these.
+        Tasks that are fed, in order.
     never_fed : mapping of dataset to mapping of column to reason, optional
-        Columns of which it was known before.
+        Columns known not to be fed before the launch.
     """
 
     def __init__(
@@ -146,11 +145,11 @@ class LaunchRows:
 
     @property
     def counts(self) -> list[dict[str, DatasetCounts]]:
-        """What each fed rank has, in order, as far as it is known."""
+        """The known counts of each fed rank, in order."""
         return [self._counts[rank] for rank in self._fed if rank in self._counts]
 
     def take(self, rank: int, report: Spooled | Arriving | RowsWanted) -> list[RowsAction]:
-        """Take what an agent reports of its rows."""
+        """Handle an agent's report about its rows."""
         match report:
             case reports.Spooled():
                 return self.spooled(rank, report)
@@ -159,7 +158,7 @@ class LaunchRows:
         return self.wanted()
 
     def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
-        """Take what a rank has, all of it or what it has borrowed."""
+        """Note a rank's rows: all of its own, or those it has borrowed."""
         new = {name: DatasetCounts(**fields) for name, fields in report.counts.items()}
         self._counts[rank] = {**self._counts.get(rank, {}), **new}
         for name, reasons in report.left_out.items():
@@ -176,19 +175,19 @@ class LaunchRows:
         return self._settle()
 
     def wanted(self) -> list[RowsAction]:
-        """Take note that a function trains before all rows have arrived."""
+        """Note that a function trains before all rows have arrived."""
         if self._announced or self.phase is not RowsPhase.WAITING:
             return []
         self._announced = True
         return [SendTo(rank, commands.Announce()) for rank in self._fed]
 
     def arriving(self, rank: int, report: Arriving) -> list[RowsAction]:
-        """Take how many rows a rank has so far."""
+        """Note how many rows a rank has so far."""
         self._arriving[rank] = report.rows
         return self._tell()
 
     def _tell(self) -> list[RowsAction]:
-        """Say how many rows there are for certain, if it is news."""
+        """Announce how many rows there are for certain, if that has changed."""
         known = [self._so_far(rank) for rank in self._fed]
         if self.phase is not RowsPhase.WAITING or None in known:
             return []
@@ -207,16 +206,16 @@ class LaunchRows:
 
     def _going_on(self, dataset: str) -> int:
         ended = [counts[dataset].rows for counts in self._counts.values()]
-        if 0 in ended:  # it has none to repeat, before it is lent some
+        if 0 in ended:  # that rank has none to repeat until it is lent some
             return 0
         return min(self._arriving[rank][dataset] for rank in self._fed if rank not in self._counts)
 
     def is_lent(self, dataset: str) -> bool:
-        """Return whether a rank was asked for rows of a dataset."""
+        """Return whether a rank was asked to lend rows of a dataset."""
         return dataset in self._lent
 
     def arrived(self, dataset: str) -> list[RowsAction]:
-        """Take note that rows of a dataset which were lent lie in the driver."""
+        """Note that the driver has the lent rows of a dataset."""
         return [
             SendTo(rank, commands.Borrow(dataset))
             for rank in self._fed
@@ -231,8 +230,8 @@ class LaunchRows:
                 self.phase = RowsPhase.UNFIT
                 return [
                     Unfit(
-                        f"dataset {name!r} has no rows. Look at its filters and joins, and at "
-                        "nulls='drop', which may have left none."
+                        f"dataset {name!r} has no rows. Check its filters and joins, and "
+                        "nulls='drop', which may have dropped them all."
                     )
                 ]
         lacking = [name for name, ranks in rows.items() if min(ranks) == 0]

@@ -1,10 +1,10 @@
 """Where the agents' messages arrive and their commands wait.
 
-The server's threads come in here; the job's loop takes the events out. What concerns only the
-record of a job (logs, history, ledger, files) is kept here, what concerns its state becomes an
-event for the state machine.
+The server's threads call it, and the job's loop takes events from it. What concerns only the record
+of a job (logs, history, ledger, files) is kept here; what concerns its state becomes an event for
+the state machine.
 
-Longer than other modules: whatever an agent can say is told apart here, once.
+Longer than other modules: everything that an agent can report is dispatched here.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 
 _ALIKE: Final = (
-    "all ranks have to restore the same: by ctx.callbacks(), or from files that all of them read, "
-    "see 'Programs with checkpoints of their own'"
+    "all ranks must restore the same state: with ctx.callbacks(), or from files that all of them "
+    "read; see 'Programs with checkpoints of their own' in the documentation"
 )
 _JOINED: Final = "has joined its TensorFlow server"
 
 
 @dataclass
 class _Mailbox:
-    """What goes to and comes from one rank's agent in the present launch."""
+    """The messages to and from one rank's agent in the current launch."""
 
     agent: str = ""
     executor: str = ""
@@ -72,15 +72,15 @@ class RpcHandler:
     Parameters
     ----------
     parts : sequence of Part
-        What each task does, by its place.
+        What each task does, by rank.
     job_dir : Path
-        Where logs, results, TensorBoard files and the function lie in the driver.
+        The driver's folder of logs, results, TensorBoard files and the function.
     checkpoints : CheckpointStore
     console : Console
     left_out : mapping of dataset to mapping of column to reason, optional
-        Columns of which the launcher knows that they aren't fed.
+        Columns that the launcher knows not to be fed.
     clock : Clock, optional
-        By which events have their times.
+        The clock of the events' times.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class RpcHandler:
         self.evaluation: dict[Place, dict[str, float]] = {}
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
-        #: The last sign of progress, by rank.
+        #: The last progress report, by rank.
         self.progress: dict[int, reports.Progress] = {}
-        #: The last step of the chief; what it reports later isn't training any more.
+        #: The last training step of the chief.
         self.last_step: reports.Progress | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
@@ -129,7 +129,7 @@ class RpcHandler:
     # For the job's loop --------------------------------------------------------------------------
 
     def new_launch(self, launch: int) -> None:
-        """Forget the agents of the launch before."""
+        """Forget the agents of the previous launch."""
         with self._lock:
             self._launch = launch
             self._mailboxes = [_Mailbox() for _ in self._tasks]
@@ -142,13 +142,13 @@ class RpcHandler:
             return launch == self._launch and any(box.agent for box in self._mailboxes)
 
     def executors(self, launch: int) -> dict[int, str]:
-        """Return the executors of the agents of a launch, by rank, where they know them."""
+        """Return the executors of a launch's agents by rank, if known."""
         with self._lock:
             boxes = self._mailboxes if launch == self._launch else []
             return {rank: box.executor for rank, box in enumerate(boxes) if box.executor}
 
     def start(self, command: commands.Start) -> None:
-        """Let a generation begin on every agent."""
+        """Start a generation on every agent."""
         with self._lock:
             self._meetings = self._new_meetings(command.generation)
             self._fits = Fits(command.generation)
@@ -158,7 +158,7 @@ class RpcHandler:
                 self._broadcast(one)
 
     def receivers(self, stream: str) -> tuple[str, ...] | None:
-        """Return where rows of a stream can be sent to, by rank; None while some rank isn't ready.
+        """Return where to send a stream's rows, by rank; None while some rank isn't ready.
 
         Empty once the stream has ended.
         """
@@ -171,7 +171,7 @@ class RpcHandler:
             return [str(self._tasks[place]) for place in self._streams.silent(stream)]
 
     def tasks_without_rows(self, stream: str) -> list[str]:
-        """Return the tasks that are fed, and have not had a row of a stream."""
+        """Return the fed tasks that haven't received a row of a stream."""
         counts = self.ledger.counts
         return [
             str(self._tasks[place])
@@ -180,19 +180,19 @@ class RpcHandler:
         ]
 
     def part_streams(self) -> None:
-        """Let checkpoints be made at the ends of sections only."""
+        """Make checkpoints only at the ends of sections."""
         with self._lock:
             for command in self._streams.part():
                 self._broadcast(command)
 
     def end_section(self, label: str) -> None:
-        """Let the rows that have come be trained on, and a checkpoint be made that says so."""
+        """End a section: train on the rows so far, then make a checkpoint with the label."""
         with self._lock:
             for command in self._streams.end_section(label):
                 self._broadcast(command)
 
     def has_section(self, label: str) -> bool:
-        """Return whether that has happened."""
+        """Return whether a checkpoint with this label covers the section."""
         if self._checkpoints.label == label:
             return True
         with self._lock:
@@ -205,7 +205,7 @@ class RpcHandler:
                 self._broadcast(command)
 
     def send(self, command: Command, ranks: Iterable[int] | None = None) -> None:
-        """Leave a command for the agents of some ranks; None: for every agent."""
+        """Queue a command for the agents of some ranks; None: for every agent."""
         with self._lock:
             for rank in range(len(self._mailboxes)) if ranks is None else ranks:
                 self._send(rank, command)
@@ -222,7 +222,7 @@ class RpcHandler:
     # Called by the server's threads --------------------------------------------------------------
 
     def register(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Note an agent; one of an earlier launch is told to end."""
+        """Register an agent; one of an earlier launch is told to end."""
         one = parse(AN_AGENT, "a registration", message, headers.Registration)
         with self._lock:
             if one.launch != self._launch or one.rank >= len(self._mailboxes):
@@ -235,11 +235,11 @@ class RpcHandler:
         return {"accepted": True}
 
     def sync(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Take reports (each once, however often they are sent), return the waiting commands."""
+        """Handle reports (each once, however often it is sent); return the waiting commands."""
         one = parse(AN_AGENT, "reports", message, headers.Exchange)
         numbers = one.numbers
-        # All that follows from a report is done before the lock is let go: once a new launch has
-        # begun, what an agent of the one before has said must not count for it.
+        # Reports are handled completely before the lock is released: once a new launch has begun,
+        # reports of the previous launch's agents must not count for it.
         with self._lock:
             if not self._is_present(one):
                 ends = [{"id": 1, "kind": "close"}]
@@ -250,28 +250,28 @@ class RpcHandler:
                 if number <= box.heard:
                     continue
                 if report.get("kind") == reports.Log.kind and not has_room:
-                    break  # not heard, it is sent again, and those after it are, too
+                    break  # not acknowledged, so it and those after it are sent again
                 box.heard = number
                 self._take(one, report)
             box.commands = [c for c in box.commands if c["id"] > one.done]
             return {"heard": box.heard, "commands": list(box.commands)}
 
     def _is_present(self, sender: Sender) -> bool:
-        """Return whether an agent is that of its rank in the present launch; under the lock."""
+        """Return whether an agent is its rank's current one; with the lock held."""
         if sender.launch != self._launch or sender.rank >= len(self._mailboxes):
             return False
         return self._mailboxes[sender.rank].agent == sender.agent
 
     def receive_file(self, header: dict[str, Any]) -> Path:
-        """Return where a file is to be written, until it is whole."""
+        """Return the path to write a file to until it is complete."""
         upload = headers.UPLOADS.decode(header)
         self._refuse_strangers(upload)
         if isinstance(upload, headers.LoanFile) and not self._rows.is_lent(upload.name):
-            raise WireError(f"nobody was asked to lend rows of {upload.name!r}.")
+            raise WireError(f"no rank was asked to lend rows of {upload.name!r}.")
         return self._files.incoming(upload)
 
     def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a file that has come whole, if its sender hasn't been given up meanwhile."""
+        """Commit a complete file, unless its sender was given up meanwhile."""
         upload = headers.UPLOADS.decode(header)
         if isinstance(upload, headers.CheckpointFile):
             self._refuse_strangers(upload)
@@ -281,7 +281,7 @@ class RpcHandler:
                 for rank in self._pushed if self._streams.is_used else ():
                     self._send(rank, commands.Committed(upload.generation, upload.place))
             return
-        # Not the lock that reports wait for: disks may be slow.
+        # Not under the lock of reports: disks may be slow.
         with self._files.lock:
             self._refuse_strangers(upload)
             self._files.keep(upload, path)
@@ -293,23 +293,23 @@ class RpcHandler:
     def _refuse_strangers(self, sender: Sender) -> None:
         with self._lock:
             if not self._is_present(sender):
-                raise GridflowError("this agent was given up: its files aren't taken any more.")
+                raise GridflowError("this agent was given up, so its files are refused.")
 
     def find_file(self, header: dict[str, Any]) -> Path:
-        """Return the function, the modules beside it, a checkpoint or a loan."""
+        """Return the file of the function, its modules, a checkpoint or a loan."""
         return self._files.find(headers.DOWNLOADS.decode(header))
 
-    # Each of these with the lock held ------------------------------------------------------------
+    # With the lock held ------------------------------------------------------------
 
     def _take(self, sender: Sender, data: dict[str, Any]) -> None:
-        """Handle a report; one that can't be ends the job, and those after it are heard, too."""
+        """Handle a report; failing to do so ends the job, but later reports are still handled."""
         try:
             fields = {name: value for name, value in data.items() if name != "seq"}
             self._report(sender, reports.REPORTS.decode(fields))
         except Exception as error:  # noqa: BLE001 (a report is counted as heard: none may be lost)
             words = "".join(traceback.format_exception(error))
             problem = GridflowError(
-                f"the driver could not take the report {data.get('kind')!r} of "
+                f"the driver failed to handle the report {data.get('kind')!r} of "
                 f"{self._tasks[sender.rank]}: {type(error).__name__}: {error}\n{words}"
             )
             self.events.put(ev.DriverFailed(self._clock.now(), problem))
@@ -343,7 +343,7 @@ class RpcHandler:
         return Meetings(generation, self._members, [str(task) for task in self._tasks])
 
     def _among_ranks(self, sender: Sender, report: Report) -> None:
-        """Do what follows where ranks do something together."""
+        """Handle a report about something that ranks do together."""
         rank = sender.rank
         match report:
             case ranks.FitBegins():
@@ -367,12 +367,12 @@ class RpcHandler:
 
     def _fail(self, sender: Sender, generation: int, problem: str) -> None:
         task = str(self._tasks[sender.rank])
-        words = f"{problem}: gradients of different models would mix"
+        words = f"{problem}: gradients of different models would be mixed"
         failure = TaskFailure(task, "", "exception", words, generation, hint=_ALIKE)
         self.events.put(ev.Heard(self._clock.now(), sender, reports.Failed(failure)))
 
     def _meet(self, told: Iterable[Answer]) -> None:
-        """Tell ranks what came of a meeting."""
+        """Send ranks the outcome of a meeting."""
         for answer in told:
             self._send(answer.rank, answer.command)
             self._say_waiting(answer.rank, answer.command.generation)
@@ -382,7 +382,7 @@ class RpcHandler:
         self.events.put(ev.TaskWaits(self._clock.now(), rank, generation, where))
 
     def _stream(self, rank: int, report: Report) -> None:
-        """Do what follows from rows that are pushed."""
+        """Handle a report about pushed rows."""
         found: list[Command] = []
         match report:
             case reports.Receiving():
@@ -401,7 +401,7 @@ class RpcHandler:
             self._broadcast(command)
 
     def _note(self, rank: int, report: Report) -> None:
-        """Take what only the record of the job is concerned with."""
+        """Handle a report that concerns only the job's record."""
         match report:
             case reports.Log():
                 self._console.log(self._tasks[rank], report.lines)
@@ -414,7 +414,7 @@ class RpcHandler:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})
                 self.history[place] = report.logs
-                # It comes again where callbacks have added something.
+                # It is reported again if callbacks have added something.
                 new = {name: v for name, v in report.logs.items() if known.get(name) != v}
                 if not report.restored:
                     self._console.epoch(report.epoch, new or report.logs)
@@ -431,7 +431,7 @@ class RpcHandler:
                 self._console.say(f"TensorBoard: {report.url}")
 
     def _settle(self, actions: list[RowsAction]) -> None:
-        """Do what follows from who has which rows."""
+        """Carry out decisions about rows."""
         for action in actions:
             match action:
                 case rows.SendTo():

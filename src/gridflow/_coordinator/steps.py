@@ -1,9 +1,9 @@
-"""Who makes no step any more, and whom that hangs on. Pure.
+"""Which ranks have stopped making steps, and which rank causes it. Pure.
 
-Two deadlines: ``Deadlines.step``, while a step is due; and ``Deadlines.heartbeat``, where a step
-takes all ranks and one of them takes part in none any more. Either is certain only once the
-processes were asked where they stand: their signs come now and then, and between two steps a
-callback may take as long as it likes.
+There are two deadlines: ``Deadlines.step``, while a step is due, and ``Deadlines.heartbeat``, when
+a step needs all ranks and one of them has stopped taking part. Before either counts, the processes
+are asked for their stacks: reports come only now and then, and a callback between two steps may
+take as long as it likes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from gridflow._coordinator.member import Member
     from gridflow._spec.option_groups import Deadlines
 
-#: What a rank does that is done with its function.
+#: The activity of a rank that is done with its function.
 RETURNED: Final = "has returned from the function"
-#: For the processes to say where they stand.
+#: Time for the processes to report their stacks.
 _ANSWER_SECONDS: Final = 1.5
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """The rank that failed to make a step, what is to be said of it, and its stack."""
+    """The rank that failed to make a step, a description, and its stack."""
 
     rank: int
     summary: str
@@ -36,7 +36,7 @@ class Stuck:
 
 
 class Ask:
-    """The processes are to be asked where they stand."""
+    """Ask the processes for their stacks."""
 
 
 class StepWatch:
@@ -46,9 +46,9 @@ class StepWatch:
     ----------
     members : sequence of Member
     awaited : sequence of int
-        The ranks that are looked after.
+        The ranks that are watched.
     tasks : sequence of str
-        Their names, and those of all others.
+        The names of all tasks.
     deadlines : Deadlines
     """
 
@@ -63,30 +63,30 @@ class StepWatch:
         self._looked_after = frozenset(awaited)
         self._limit, self._patience = deadlines.step, deadlines.heartbeat
         self._late, self._left = Alarms(self._late_at), Alarms(self._left_at)
-        #: Rank to what it does instead of steps.
+        #: By rank, what it does instead of steps.
         self._absent: dict[int, str] = {}
         self._asked_at: float | None = None
         self._looked_at: dict[int, float] = {}
 
     def stepped(self, rank: int) -> None:
-        """Take note that a member made a step, or is to make one."""
+        """Note that a member made a step, or that one is due."""
         self._late.watch(rank)
         self._left.watch(rank)
 
     def absent(self, rank: int, doing: str) -> None:
-        """Take note that a rank takes part in no step; empty: it does again."""
+        """Note that a rank has stopped taking part in steps; empty: it takes part again."""
         if doing and rank in self._looked_after:
             self._absent[rank] = doing
         else:
             self._absent.pop(rank, None)
 
     def check(self, at: float) -> Ask | Stuck | None:
-        """Return what is to be done about those that make no step."""
+        """Return what to do about ranks that make no steps."""
         late = self._late.due(at)
         left = [rank for rank in self._left.due(at) if rank not in late] if self._absent else []
         left = [rank for rank in left if self._absent.keys() - {rank}]
         if not late and not left:
-            if self._asked_at is not None:  # they moved on while they were being looked at
+            if self._asked_at is not None:  # they moved on meanwhile
                 self._forget()
             return None
         if self._asked_at is None:
@@ -124,7 +124,7 @@ class StepWatch:
         return Stuck(rank, words + self._whom(rank), self._members[rank].stack or "")
 
     def _forsaken(self, at: float, left: Sequence[int]) -> Stuck | None:
-        """Return a rank that waits in a step for one that takes part in none."""
+        """Return a rank that waits in a step for one that has stopped taking part."""
         for rank in left:
             self._looked_at[rank] = at
         stuck = [rank for rank in left if self._members[rank].in_step]
@@ -138,4 +138,4 @@ class StepWatch:
         if rank in self._absent or not others or not self._members[rank].together:
             return ""
         more = f" and {len(others) - 1} more like it" if len(others) > 1 else ""
-        return f": its steps take all ranks, and {others[0]}{more}"
+        return f": its steps need all ranks, but {others[0]}{more}"

@@ -1,4 +1,4 @@
-"""Where a fit ends that some ranks want to end: at the last point that any of them has named. Pure.
+"""Where a fit ends that some ranks want to end: at the last point that any of them named. Pure.
 
 See `gridflow._keras.stopping`.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gridflow._wire.ranks import CanStop
 
-#: What a rank names that isn't in the fit.
+#: Named by a rank that isn't in the fit.
 _NOWHERE = -1
 
 
@@ -35,7 +35,7 @@ class Stops:
         self._left: set[int] = set()
 
     def named(self, rank: int, report: CanStop) -> list[tuple[int, commands.Command]]:
-        """Take the point that a rank has named; return who is asked, or told."""
+        """Note the point that a rank has named; return whom to ask or tell."""
         if report.generation != self._generation or report.fit < self._fit:
             return []
         if report.fit > self._fit:
@@ -49,7 +49,7 @@ class Stops:
         return told + self._settle()
 
     def left(self, rank: int, generation: int) -> list[tuple[int, commands.Command]]:
-        """Take note that a rank is in no fit any more."""
+        """Note that a rank has left its fits for good."""
         if generation != self._generation:
             return []
         self._left.add(rank)

@@ -1,16 +1,16 @@
-"""How far the streams of pushed rows have come on all ranks: without I/O, clock or threads.
+"""The progress of the streams of pushed rows on all ranks, without I/O, clock or threads.
 
 ::
 
     OPENING --all ranks receive--> OPEN --end()--> ENDING --all ranks have said so--> ENDED
 
-What all ranks are told is ``certain``, the rows that each of them has got. It only grows, so ranks
-may hear of it at different times; in the end it becomes the counts of all ranks, from which follows
-which steps are left (`gridflow._feed.plan.streams`).
+All ranks are told ``certain``, the number of rows that each of them has received. It only grows, so
+ranks may learn of it at different times. In the end it becomes the counts of all ranks, which
+determine the remaining steps (`gridflow._feed.plan.streams`).
 
-Whoever feeds may part a stream into sections (`end_section`): each ends as the stream itself does,
-with all of its rows trained on, and with a checkpoint. `certain` then counts from the beginning of
-the section. A further section ends only when all ranks have trained on the one before.
+The feeder may divide a stream into sections (`end_section`). Each ends like the stream itself, with
+all of its rows trained on, and with a checkpoint. `certain` then counts from the beginning of the
+section. The next section ends only when all ranks have trained on the one before.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class LaunchStreams:
     Parameters
     ----------
     ranks : sequence of int
-        Places of the tasks that rows go to.
+        The tasks that are fed.
     was : LaunchStreams, optional
-        Those of the launch before: what has ended stays so.
+        The streams of the previous launch: what has ended stays ended.
     """
 
     def __init__(self, ranks: Sequence[int], was: LaunchStreams | None = None) -> None:
@@ -52,7 +52,7 @@ class LaunchStreams:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more rows are to come."""
+        """Whether no more rows will come."""
         return self._has_ended
 
     @property
@@ -62,16 +62,16 @@ class LaunchStreams:
 
     @property
     def sections(self) -> tuple[int, str | None]:
-        """How many sections were asked for, and the label of the last; None: there are none."""
+        """The number of sections, and the label of the last one; None without sections."""
         return self._sections, self._label
 
     @property
     def specs(self) -> Specs:
-        """The types and shapes of the rows that have come."""
+        """The types and shapes of the received rows."""
         return self._specs
 
     def begin_generation(self, generation: int) -> list[Command]:
-        """Forget what the ranks have said in the generation before."""
+        """Forget what the ranks reported in the previous generation."""
         self._generation, self._heard, self._told = generation, {}, None
         self._trained = {}
         known: list[Command] = []
@@ -80,7 +80,7 @@ class LaunchStreams:
         return [*known, commands.EndStreams()] if self._has_ended else known
 
     def receiving(self, rank: int, report: Receiving) -> None:
-        """Take note of where a rank's rows can be sent to."""
+        """Note where to send a rank's rows."""
         self._addresses.setdefault(report.stream, {})[rank] = report.address
         if report.together:
             self._together.add(report.stream)
@@ -99,19 +99,19 @@ class LaunchStreams:
         return [rank for rank in self._ranks if rank not in known]
 
     def end(self) -> list[Command]:
-        """Let no more rows come."""
+        """End the streams."""
         if self._has_ended:
             return []
         self._has_ended = True
         return [commands.EndStreams()]
 
     def contradiction(self, report: Streamed) -> str | None:
-        """Return what a rank's rows contradict of another's, None if nothing."""
+        """Return the contradiction between a rank's rows and another's, or None."""
         found = (self._specs.add(name, specs) for name, specs in report.specs.items())
         return next((reason for reason in found if reason is not None), None)
 
     def streamed(self, rank: int, report: Streamed) -> list[Command]:
-        """Take note of what a rank has got; return what all have to know now."""
+        """Note what a rank has received; return what to tell all ranks."""
         if report.generation != self._generation or rank not in self._ranks:
             return []
         self._heard[rank] = report
@@ -122,23 +122,23 @@ class LaunchStreams:
         return [standing]
 
     def part(self) -> list[Command]:
-        """Let the stream have sections from now on: no checkpoint is made within one."""
+        """Divide the streams into sections: no checkpoint is made within one."""
         self._label = self._label or ""
         return [commands.EndSection(self._sections, self._label)]
 
     def end_section(self, label: str) -> list[Command]:
-        """Let what has come by now be a section."""
+        """End the current section."""
         self._sections, self._label = self._sections + 1, label
         return [commands.EndSection(self._sections, label)]
 
     def trained(self, rank: int, report: SectionTrained) -> None:
-        """Take note that a rank has trained on all of a section."""
+        """Note that a rank has trained on all of a section."""
         if report.generation == self._generation:
             self._trained[rank] = report
 
     @property
     def is_trained(self) -> bool:
-        """Whether all ranks have trained on the last section, and no checkpoint is to be made."""
+        """Whether all ranks have trained on the last section without a checkpoint to come."""
         done = [self._trained.get(rank) for rank in self._ranks]
         return all(
             each is not None and each.section + 1 == self._sections and not each.is_saved
@@ -159,7 +159,7 @@ class LaunchStreams:
             now = min(max(each, default=first - 1) + 1 for each in ends)
             base = [0 if now == first else each[now - 1] for each in ends]
             rows = [each.rows[name] - at for each, at in zip(heard, base, strict=True)]
-            # Where a rank's section has ended already, what came after it isn't of this one.
+            # If a rank's section has already ended, later rows don't belong to it.
             rows = [
                 min(have, each[now] - at) if now in each else have
                 for have, each, at in zip(rows, ends, base, strict=True)

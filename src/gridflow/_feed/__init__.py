@@ -1,5 +1,5 @@
-"""Rows on their way from Spark, or from arrays, into tf.data.
+"""The path of rows from Spark, arrays or files into tf.data.
 
-``schema`` and ``spool`` run in the agent, ``batches`` and ``source`` in the process that trains,
-``frames`` in the Spark driver, ``local`` in the launcher of plain processes, ``ledger`` in all.
+``ingest`` runs in the driver and in Spark's tasks, ``normalize`` and ``store`` in the agent,
+``plan`` and ``dataset`` in the training process, ``push`` on both sides, ``ledger`` everywhere.
 """

@@ -1,7 +1,7 @@
-"""The same rows on every rank: for what all ranks have to learn alike before they train.
+"""The same rows on every rank, for what all ranks must learn identically before training.
 
-A preprocessing layer that each rank adapted to its own rows would be another layer on each. So the
-ranks exchange the rows, in rounds of some megabytes, and write them to a spool of their own.
+A preprocessing layer that each rank adapts to its own rows would differ between ranks. So the ranks
+exchange rows, in rounds of some megabytes, and write them to a separate spool.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ def write(
     folder: Path,
     gather: Callable[[bytes], list[bytes]],
 ) -> SpoolReader:
-    """Write rows of all ranks, the same on each, and return what reads them.
+    """Write the rows of all ranks, the same on each, and return a reader.
 
     Parameters
     ----------
     reader : SpoolReader
         This rank's rows.
     columns : sequence of str
-        Those that are wanted.
+        The columns to write.
     most : int or None
-        Rows that this rank gives, its first ones; None for all.
+        Number of rows that this rank contributes, its first ones; None for all.
     folder : Path
         Where to write.
     gather : callable
-        Given this rank's bytes, returns those of all ranks; every rank calls it as often.
+        Takes this rank's bytes and returns those of all ranks; every rank must call it equally
+        often.
 
     Raises
     ------
     DataError
-        When no rank has a row.
+        No rank has a row.
     """
     parts = _parts(reader, columns, most)
     with SpoolWriter(folder) as writer:
@@ -58,7 +59,7 @@ def write(
                     writer.write(reader.dataset, batch)
         counts = writer.close()
     if not counts:
-        raise DataError(f"no rank has a row of dataset {reader.dataset!r} to adapt to.")
+        raise DataError(f"no rank has rows of dataset {reader.dataset!r} to adapt to.")
     return SpoolReader(folder, reader.dataset)
 
 
@@ -76,11 +77,11 @@ def _parts(reader: SpoolReader, columns: Sequence[str], most: int | None) -> Ite
 
 
 def with_tensorflow(strategy: Any, content: bytes) -> list[bytes]:
-    """Return the bytes of all ranks, by the collectives of a MultiWorkerMirroredStrategy."""
+    """Return the bytes of all ranks, using a MultiWorkerMirroredStrategy's collectives."""
     import tensorflow as tf
 
     replicas = len(strategy.extended.worker_devices)
-    # Collectives know numbers of four bytes; the first one is the length in bytes.
+    # Collectives support numbers of four bytes; the first one is the length in bytes.
     padded = content + b"\0" * (-len(content) % 4)
     words = np.frombuffer(np.int32(len(content)).tobytes() + padded, np.int32)
 

@@ -1,4 +1,4 @@
-"""One column of a batch: its type, its null rows, and the form that it has in the spool.
+"""One column of a batch: its type, its null rows, and its form in the spool.
 
 The common case (no nulls, arrays of equal length) copies nothing.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ColumnPlace:
-    """The place that an error has to name, and what earlier batches looked like."""
+    """The location for error messages, and the type in earlier batches."""
 
     dataset: str
     column: str
@@ -42,7 +42,7 @@ class ColumnPlace:
 
     @property
     def expected_type(self) -> pa.DataType | None:
-        """The type in earlier batches, None where there were none."""
+        """The type in earlier batches, or None."""
         return None if self.field is None else self.field.type
 
     def __str__(self) -> str:
@@ -53,19 +53,19 @@ def _field(schema: pa.Schema, name: str) -> pa.Field:
     index = schema.get_field_index(name)
     if index < 0:
         raise DataError(
-            f"a batch has the column {name!r}, earlier ones had {', '.join(schema.names)}: all "
-            f"batches of a dataset need the same columns."
+            f"a batch has the column {name!r}, but earlier ones had {', '.join(schema.names)}: all "
+            "batches of a dataset need the same columns."
         )
     return schema.field(index)
 
 
 def reason_against(kind: pa.DataType, where: str) -> str | None:
-    """Return why a column can't be a tensor whatever its rows are; None when it can.
+    """Return why a column can never become a tensor; None if it can.
 
     Parameters
     ----------
     kind : pyarrow.DataType
-        The column's.
+        The column's type.
     where : str
         What to call it.
     """
@@ -83,7 +83,7 @@ def reason_against(kind: pa.DataType, where: str) -> str | None:
 
 
 def storage(array: pa.Array) -> pa.Array:
-    """Take off the wrappings: dictionaries, extension types and views, which Arrow can't filter."""
+    """Unwrap dictionaries, extension types and views, which Arrow can't filter."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -106,7 +106,7 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def offsets_of(array: pa.Array) -> np.ndarray:
-    """Return where each row's items start in ``array.values``, and where the last one ends."""
+    """Return where each row's items start in ``array.values``, and where the last row ends."""
     if pa.types.is_fixed_size_list(array.type):
         width = array.type.list_size
         rows = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
@@ -118,7 +118,7 @@ def offsets_of(array: pa.Array) -> np.ndarray:
 
 
 def null_rows(array: pa.Array) -> np.ndarray | None:
-    """Return which rows hold a null at any depth, or None when none does."""
+    """Return which rows contain a null at any depth, or None if none does."""
     null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if is_list(array.type) and len(array):
         offsets = offsets_of(array)
@@ -127,7 +127,7 @@ def null_rows(array: pa.Array) -> np.ndarray | None:
             before = np.concatenate([[0], np.cumsum(items)])
             ends = offsets - offsets[0]
             inside = before[ends[1:]] > before[ends[:-1]]
-            if null is not None:  # what lies under a null row means nothing
+            if null is not None:  # values under a null row are undefined
                 inside &= ~null
             if inside.any():
                 null = inside if null is None else null | inside
@@ -137,14 +137,14 @@ def null_rows(array: pa.Array) -> np.ndarray | None:
 def filled(
     array: pa.Array, value: Any, where: ColumnPlace, expected: pa.DataType | None
 ) -> pa.Array:
-    """Put ``value`` in the place of nulls at any depth."""
+    """Replace nulls at any depth with ``value``."""
     if not is_list(array.type):
         try:
             scalar = pa.scalar(value, type=array.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
             raise DataError(
-                f"the value {value!r}, given for nulls in {where}, doesn't fit its type "
-                f"{array.type}: {error}"
+                f"the value {value!r} for nulls in {where} doesn't fit its type {array.type}: "
+                f"{error}"
             ) from error
         return pc.fill_null(array, scalar)
     offsets = offsets_of(array)
@@ -155,9 +155,9 @@ def filled(
         width = len(value)
     if width is None:
         raise DataError(
-            f"all rows of a batch are null in {where}, before any row showed the length of its "
-            f"arrays, so they can't be filled. Give all items of an array, or fill them in the "
-            f"DataFrame."
+            f"all rows of a batch are null in {where}, before any row has shown the length of its "
+            "arrays, so they can't be filled. Give the value for nulls as a whole array, or fill "
+            "nulls in the DataFrame."
         )
     inner = expected.value_type if expected is not None and is_list(expected) else None
     items = array.values
@@ -168,7 +168,7 @@ def filled(
             items.slice(offsets[0], offsets[-1] - offsets[0]), width
         )
     spare = _filled_row(value, width, items.type, where)
-    # Null rows take their items from the spare row behind all others.
+    # Null rows take their items from a spare row at the end.
     starts = np.where(null, len(items), offsets[:-1])
     index = (starts[:, None] + np.arange(width)).ravel()
     return pa.FixedSizeListArray.from_arrays(
@@ -177,7 +177,7 @@ def filled(
 
 
 def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -> pa.Array:
-    """Return ``width`` items for a row that was null itself."""
+    """Return ``width`` items for a null row."""
 
     def repeated(value: Any, kind: pa.DataType) -> Any:
         if is_list(kind) and not isinstance(value, (list, tuple, np.ndarray)):
@@ -188,43 +188,43 @@ def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -
     try:
         if given is not None and len(given) != width:
             raise DataError(
-                f"the value given for nulls in {where} has {len(given)} items, its arrays have "
+                f"the value for nulls in {where} has {len(given)} items, but its arrays have "
                 f"{width}."
             )
         return pa.array(given or [repeated(value, kind)] * width, type=kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
-        raise DataError(f"the value {value!r}, given for nulls in {where}: {error}") from error
+        raise DataError(f"the value {value!r} for nulls in {where} isn't valid: {error}") from error
 
 
 def shaped(column: pa.Array, where: ColumnPlace) -> pa.Array:
-    """Give a column without nulls its form in the spool, the same as in earlier batches."""
-    if len(column) == 0 and where.field is not None:  # whatever rows were that are dropped
+    """Convert a column without nulls to its form in the spool, as in earlier batches."""
+    if len(column) == 0 and where.field is not None:  # all rows were dropped, whatever they were
         return pa.array([], where.expected_type)
     array = _fixed(column, where, where.expected_type)
     if where.field is not None and not array.type.equals(where.expected_type):
         raise DataError(
-            f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
+            f"{where} was {where.expected_type} in earlier batches and is now {array.type}: all "
             "batches need one type and shape."
         )
     return array
 
 
 def ragged(column: pa.Array, where: ColumnPlace) -> pa.Array:
-    """Give arrays of any length, without nulls, their form in the spool."""
+    """Convert arrays of any length, without nulls, to their form in the spool."""
     offsets = offsets_of(column)
     values = column.values if len(column) else column.values.slice(0, 0)
     items = stored(values.slice(offsets[0], offsets[-1] - offsets[0]), where)
     array = pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), items)
     if where.field is not None and not array.type.equals(where.expected_type):
         raise DataError(
-            f"{where} was {where.expected_type} in earlier batches and is {array.type} now: all "
+            f"{where} was {where.expected_type} in earlier batches and is now {array.type}: all "
             "batches need one type."
         )
     return array
 
 
 def _width(widths: np.ndarray, where: ColumnPlace, expected: pa.DataType | None) -> int | None:
-    """Return the one length that all arrays of a column have, None when nothing tells it."""
+    """Return the common length of all arrays of a column, or None if unknown."""
     known = None
     if expected is not None and pa.types.is_fixed_size_list(expected):
         known = int(expected.list_size)
@@ -233,24 +233,24 @@ def _width(widths: np.ndarray, where: ColumnPlace, expected: pa.DataType | None)
     if known is not None and len(widths) and (other := widths[widths != known]).size:
         raise DataError(
             f"{where} has arrays of {known} and of {int(other[0])} items. All rows need the same "
-            f"length: say columns={{{where.column!r}: Padded(length)}}, or Ragged()."
+            f"length: use columns={{{where.column!r}: Padded(length)}}, or Ragged()."
         )
     if known == 0:
         raise DataError(
-            f"{where} has arrays without items in all rows of a batch, which are no tensor. Leave "
-            f"it out, or say columns={{{where.column!r}: Padded(length)}}, or Ragged()."
+            f"{where} has only empty arrays in a batch, which can't become a tensor. Leave it out, "
+            f"or use columns={{{where.column!r}: Padded(length)}}, or Ragged()."
         )
     return known
 
 
 def _fixed(array: pa.Array, where: ColumnPlace, expected: pa.DataType | None) -> pa.Array:
-    """Give an array without nulls its form in the spool, by reference where possible."""
+    """Convert an array without nulls to its form in the spool, by reference if possible."""
     if not is_list(array.type):
         return stored(array, where)
     inner = expected.value_type if expected is not None and is_list(expected) else None
     offsets = offsets_of(array)
     if pa.types.is_fixed_size_list(array.type):
-        # The type tells the length even when there is no row.
+        # The type has the length even if there is no row.
         width = _width(np.array([array.type.list_size]), where, expected)
     else:
         width = _width(np.diff(offsets), where, expected)

@@ -1,6 +1,6 @@
-"""Columns that have no tensor by themselves, and how they get one: what a user says, and its work.
+"""Encodings for columns that have no tensor by themselves: options of users, and their work.
 
-Structs need nothing said: their fields are columns by their path. Runs in the agent, on batches.
+Structs need no encoding: their fields are columns, named by path. Runs in the agent, on batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Form", "Keys", "Padded", "Ragged", "Sparse", "opened"]
 
 
 class Form:
-    """How a column becomes tensors, where its type alone doesn't say."""
+    """How a column becomes tensors, if its type alone doesn't determine it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sparse(Form):
     Parameters
     ----------
     size : int
-        Of the vectors, the same in all rows.
+        Size of the vectors, the same in all rows.
 
     Examples
     --------
@@ -122,13 +122,13 @@ class Keys(Form):
 def opened(
     columns: Mapping[str, pa.Array], forms: Mapping[str, Form], dataset: str
 ) -> tuple[dict[str, pa.Array], dict[str, DataError | SchemaError]]:
-    """Return the columns that a batch has once structs, maps and forms are taken for what they are.
+    """Return the columns of a batch after expanding structs, maps and encodings.
 
     Returns
     -------
     columns, refused : dict
-        What can be fed, as far as this tells; and those whose form doesn't fit their type, or that
-        are there twice.
+        The columns that can be fed, as far as is known here; and the duplicates and those whose
+        encoding doesn't fit their type.
     """
     if not forms and not any(_is_nested(column.type) for column in columns.values()):
         return dict(columns), {}
@@ -168,7 +168,7 @@ def opened(
 def _parts(
     name: str, column: pa.Array, form: Form | None, where: str
 ) -> list[tuple[str, pa.Array]] | None:
-    """Return the columns that a column consists of, None if it is one itself."""
+    """Return the columns that a column consists of, or None."""
     if pa.types.is_struct(column.type):
         inner = zip(column.type, column.flatten(), strict=True)
         return [(f"{name}.{field.name}", array) for field, array in inner]
@@ -178,11 +178,11 @@ def _parts(
 
 
 def check_ragged(kind: pa.DataType, where: str) -> None:
-    """Refuse what can't be a ragged tensor."""
+    """Reject what can't become a ragged tensor."""
     if not is_list(kind) or is_list(kind.value_type) or _is_nested(kind.value_type):
         raise SchemaError(
-            f"{where} has the type {kind}: Ragged() is for arrays of numbers, booleans, text or "
-            "bytes. Flatten arrays of arrays before, or pad them."
+            f"{where} has the type {kind}; Ragged() is for arrays of numbers, booleans, text or "
+            "bytes. Flatten arrays of arrays first, or pad them."
         )
 
 
@@ -192,7 +192,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Array]]:
     if not pa.types.is_map(column.type):
-        raise SchemaError(f"{where} has the type {column.type}: Keys(…) is for maps.")
+        raise SchemaError(f"{where} has the type {column.type}; Keys(…) is for maps.")
     found = []
     for name in form.names:
         try:
@@ -202,15 +202,15 @@ def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Arr
                 values = pc.fill_null(values, pa.scalar(form.default, values.type))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SchemaError(
-                f"{where} has the type {column.type}: the key {name!r}, or the default "
-                f"{form.default!r}, doesn't fit it ({error})."
+                f"{where} has the type {column.type}; the key {name!r} or the default "
+                f"{form.default!r} doesn't fit it ({error})."
             ) from error
         found.append((name, values))
     return found
 
 
 def _looked_up(column: pa.Array, key: pa.Scalar) -> pa.Array:
-    """Return the value of a key in each row, the last one where it is there twice, else null."""
+    """Return the value of a key in each row (the last duplicate), or null."""
     offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
     found = pc.equal(storage(column.keys), key).to_numpy(zero_copy_only=False)
     places = np.flatnonzero(found[offsets[0] : offsets[-1]]) + offsets[0]
@@ -227,13 +227,13 @@ def _padded(column: pa.Array, form: Padded, where: str) -> pa.Array:
     kind = column.type
     if not is_list(kind) or is_list(kind.value_type) or _is_nested(kind.value_type):
         raise SchemaError(
-            f"{where} has the type {kind}: Padded(…) is for arrays of numbers, booleans, text or "
+            f"{where} has the type {kind}; Padded(…) is for arrays of numbers, booleans, text or "
             "bytes."
         )
     offsets = offsets_of(column)
     items, places = storage(column.values), np.arange(form.length)
     spare = _spare(items.type, form.value, where)
-    # Beyond its own items a row takes the one behind all others.
+    # Beyond its own items, a row takes the spare item at the end.
     inside = places < np.diff(offsets)[:, None]
     index = np.where(inside, offsets[:-1, None] + places, len(items)).reshape(-1)
     values = pa.concat_arrays([items, spare]).take(pa.array(index))

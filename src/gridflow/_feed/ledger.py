@@ -1,4 +1,4 @@
-"""The account of rows: what came in, what was trained on, what was repeated or left out. Pure."""
+"""Row counts: rows in, trained on, repeated and left out. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetCounts", "EpochRecord", "Ledger"]
 
-#: Of what a notebook or a console shows; `str` has all.
+#: Maximum lines shown in a notebook or console; `str` has all.
 _MOST_LINES: Final = 60
 
 
@@ -31,11 +31,11 @@ class DatasetCounts:
     rows : int
         Rows that can be read from the spool.
     dropped : int
-        Rows left out because of nulls (``FeedOptions(nulls="drop")``).
+        Rows dropped because of nulls (``FeedOptions(nulls="drop")``).
     borrowed : int
-        Rows that another rank lent, because none had arrived here: they are fed twice.
+        Rows borrowed from another rank, because this one had none: they are fed twice.
     nulls : dict
-        Of the rows dropped: how many had a null, by column. A row may have several.
+        Number of dropped rows with a null, by column. A row may have several.
     """
 
     rows_in: int = 0
@@ -56,20 +56,20 @@ class EpochRecord:
     Attributes
     ----------
     dataset, rank, epoch
-        Which rows, whose, when.
+        The rows, the rank and the epoch.
     rows_fed : int
-        Rows handed to tf.data, repeated ones included.
+        Rows passed to tf.data, including repeated ones.
     rows_repeated : int
-        Those of them that the epoch had already fed before, to keep all ranks at equal steps.
+        Rows that were fed again, so that all ranks run equal steps.
     rows_left_out : int
         Rows of the spool that the epoch didn't use (``tail="drop"``).
     complete : bool
-        Whether the epoch reached its last batch. An epoch that was given up has False, and isn't
-        checked; what it was fed is counted in windows of the shuffle, prefetched ones included. Of
-        a stream these are the rows of the steps that were made, and `rows_left_out` those that
-        lay at hand besides: of ``rows_in`` all others weren't used either.
+        Whether the epoch reached its last batch. An abandoned epoch has False and isn't checked;
+        its rows are counted in shuffle windows, including prefetched ones. For a stream, these are
+        the rows of the steps made, and `rows_left_out` the other available rows; the rest of
+        ``rows_in`` wasn't used either.
     rows_before : int
-        Rows of this epoch that a run before the restart had fed, when it was resumed inside it.
+        Rows of this epoch that were fed before a restart, if it was resumed in the middle.
     """
 
     dataset: str
@@ -82,7 +82,7 @@ class EpochRecord:
     rows_before: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict that JSON can hold."""
+        """Return the fields as a JSON-compatible dict."""
         return asdict(self)
 
 
@@ -109,7 +109,7 @@ class Ledger:
 
     @property
     def nulls(self) -> dict[str, dict[str, int]]:
-        """Of the rows dropped, how many had a null: by dataset and column, of all ranks."""
+        """Number of dropped rows with a null, by dataset and column, over all ranks."""
         found: dict[str, Counter[str]] = {}
         for (dataset, _), counts in sorted(self._counts.items()):
             if counts.nulls:
@@ -122,17 +122,17 @@ class Ledger:
         return tuple(self._records)
 
     def set_counts(self, dataset: str, rank: int, counts: DatasetCounts) -> None:
-        """Note what a rank's spool holds; a restart may set it anew."""
+        """Record the contents of a rank's spool; a restart may set it again."""
         self._counts[dataset, rank] = counts
 
     def add(self, record: EpochRecord | Mapping[str, Any]) -> None:
-        """Note one epoch of one rank, given as a record or as its dict."""
+        """Record one epoch of one rank, as a record or its dict."""
         if not isinstance(record, EpochRecord):
             record = EpochRecord(**record)
         self._records.append(record)
 
     def check(self) -> list[str]:
-        """Return a sentence for every account that doesn't balance; empty when all do.
+        """Return a sentence for every count that doesn't balance; empty if all do.
 
         For each spool: rows in + borrowed = rows + dropped. For each complete epoch: rows in +
         borrowed = rows fed (before a restart and since) - repeated + left out + dropped.
@@ -149,7 +149,7 @@ class Ledger:
             counts = self._counts.get((record.dataset, record.rank))
             where = f"{record.dataset!r} of rank {record.rank}, epoch {record.epoch}"
             if counts is None:
-                wrong.append(f"{where}: fed, but its rows were never counted.")
+                wrong.append(f"{where}: fed, but incoming rows were never counted.")
                 continue
             used = record.rows_before + record.rows_fed - record.rows_repeated
             if counts.rows_in + counts.borrowed != used + record.rows_left_out + counts.dropped:
@@ -160,7 +160,7 @@ class Ledger:
         return wrong
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as a dict that JSON can hold; `from_dict` reads it back."""
+        """Return everything as a JSON-compatible dict; `from_dict` reads it back."""
         return {
             "counts": [
                 {"dataset": dataset, "rank": rank, **asdict(counts)}
@@ -182,7 +182,7 @@ class Ledger:
         return ledger
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per epoch, dataset and rank, with the counts beside it."""
+        """Return one row per epoch, dataset and rank, with the counts."""
         import pandas as pd
 
         columns = [

@@ -1,4 +1,4 @@
-"""Texts and bytes of many KiB a row, made Python's a few at a time: images, most of all."""
+"""Converts long texts and bytes, mostly images, to Python objects a few at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LONG_BYTES", "LongTexts", "are_long"]
 
-#: From so many bytes of an item on, on average.
+#: Average bytes of an item from which on it counts as long.
 LONG_BYTES: Final = 16 << 10
-#: So many bytes are converted at a time: they lie in the cache until TensorFlow copies them, and
-#: to ask for some costs half a millisecond.
+#: Bytes converted at a time: they stay in the CPU cache until TensorFlow copies them, and each
+#: request costs half a millisecond.
 _AT_ONCE_BYTES: Final = 8 << 20
 #: A view, see "Variable-size Binary View Layout" in Arrow's format: short values are part of it.
 _IN_THE_VIEW: Final = 12
@@ -32,19 +32,19 @@ _VIEW: Final = np.dtype(
 
 
 def are_long(pieces: Sequence[pa.Array]) -> bool:
-    """Return whether the items of these arrays are."""
+    """Return whether the items of these arrays are long."""
     return _bytes(pieces) >= LONG_BYTES * max(1, sum(map(len, pieces)))
 
 
 class LongTexts:
-    """Rows of a window, of which slices are numpy arrays of bytes, made when they are asked for.
+    """Rows of a window, whose slices are numpy arrays of bytes, created on demand.
 
     Parameters
     ----------
     pieces : sequence of pyarrow.BinaryArray, LargeBinaryArray or BinaryViewArray
         The items of all rows.
     row_shape : tuple of int
-        Of a row's items.
+        The shape of a row's items.
     rows : int
         Rows of the window.
     sources : array of int, or None
@@ -53,7 +53,7 @@ class LongTexts:
     Attributes
     ----------
     at_once : int
-        How many rows are to be asked for together.
+        How many rows to request together.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LongTexts:
 
 
 class _Items:
-    """The items of an array, as bytes of Python: an item of Arrow's would be a copy by itself."""
+    """The items of an array as Python bytes, without Arrow's extra copy."""
 
     def __init__(self, piece: pa.Array) -> None:
         _, offsets, content = piece.buffers()
@@ -98,7 +98,7 @@ class _Items:
         self._nulls = piece.is_null().to_pylist() if piece.null_count else None
 
     def item(self, place: int) -> bytes | None:
-        """Return one; None for a null."""
+        """Return one item; None for a null."""
         if self._nulls is not None and self._nulls[place]:
             return None
         return self._content[self._offsets[place] : self._offsets[place + 1]].tobytes()
@@ -115,7 +115,7 @@ class _Views:
         self._contents = [memoryview(buffer) for buffer in piece.buffers()[2:]]
 
     def item(self, place: int) -> bytes:
-        """Return one."""
+        """Return one item."""
         length = self._lengths[place]
         if length <= _IN_THE_VIEW:
             begin: bytes = self._begins[place].tobytes()
@@ -131,7 +131,7 @@ def _views(piece: pa.BinaryViewArray) -> np.ndarray:
 
 def _bytes(pieces: Sequence[pa.Array]) -> int:
     return sum(
-        # Arrow counts all that a slice's buffers hold.
+        # Arrow counts the whole buffers of a slice.
         int(_views(piece)["length"].sum(dtype=np.int64))
         if pa.types.is_binary_view(piece.type)
         else int(piece.nbytes)

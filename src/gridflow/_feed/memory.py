@@ -18,24 +18,24 @@ __all__ = ["aligned_empty", "is_own", "keep_freed"]
 #: Of glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-#: The most that glibc takes: larger blocks come from the system, and go back to it at once.
+#: glibc's maximum: larger blocks come from the system and are returned to it at once.
 _LARGEST: Final = 32 << 20
-#: How much may lie unused at the end of a heap.
+#: Unused bytes allowed at the end of a heap.
 _KEPT: Final = 64 << 20
 
 
 @functools.cache
 def keep_freed() -> bool:
-    """Have malloc keep blocks of up to 32 MiB that were freed, up to 64 MiB, for the next ones.
+    """Make malloc keep freed blocks of up to 32 MiB, 64 MiB in total, for reuse.
 
-    Python's bytes and TensorFlow's strings are blocks of malloc's. glibc gives those from 128 KiB
-    on, and the end of a heap, back to the system at once (TensorFlow sees to it that it never
-    learns better), and a page fault for each 4 KiB of fresh memory costs more than to copy them.
+    Python's bytes and TensorFlow's strings are malloc blocks. glibc returns blocks from 128 KiB on,
+    and the end of a heap, to the system at once (TensorFlow turns off its adaptive threshold), and
+    a page fault for each 4 KiB of fresh memory costs more than copying them.
 
     Returns
     -------
     bool
-        Whether it could be told: other libraries of C have no such settings, and it stays as it is.
+        Whether it was set: other C libraries don't have these settings.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

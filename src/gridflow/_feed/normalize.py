@@ -1,4 +1,4 @@
-"""From Arrow record batches as they arrive to columns that are tensors: fixed shape, no nulls.
+"""From arriving Arrow record batches to columns that are tensors: fixed shape, no nulls.
 
 Runs in the agent, on every batch, so the common case (no nulls, equal lengths) copies nothing.
 """
@@ -32,16 +32,16 @@ __all__ = [
     "values_of",
 ]
 
-#: Metadata of a field whose bytes are 0 or 1 and mean False or True: Arrow's own booleans are
-#: bits, which numpy can't map.
+#: Metadata of a field whose bytes 0 and 1 mean False and True: Arrow's own booleans are bits, which
+#: numpy can't map.
 BOOLEAN: Final = {b"gridflow.type": b"bool"}
 #: Metadata of a field whose arrays have any length.
 RAGGED: Final = {b"gridflow.shape": b"ragged"}
-#: Of a field with sparse vectors: their size.
+#: Metadata of a field with sparse vectors: their size.
 SPARSE_SIZE: Final = b"gridflow.sparse"
-#: In the shape of one row: each row has its own.
+#: In the shape of a row: each row has its own length.
 ANY_LENGTH: Final = -1
-#: The same: what follows is the size of sparse vectors.
+#: In the shape of a row: followed by the size of sparse vectors.
 SPARSE: Final = -2
 #: The element type (a numpy dtype, or "string" for text and bytes) and the shape of one row.
 TensorSpec = tuple["np.dtype[Any] | Literal['string']", tuple[int | None, ...]]
@@ -56,11 +56,10 @@ class FeedOptions:
     Parameters
     ----------
     nulls : {"error", "drop"} or mapping of column to value, default "error"
-        What a null, in a column or inside an array, means. ``"error"``: the column is left out,
-        and to ask for it is an error that says so. ``"drop"``: a row with a null in any column
-        that is fed is left out, and counted in the ledger. A mapping gives the value to put in
-        place of nulls, by column; other columns are as with ``"error"``. NaN is a number, not a
-        null, and stays.
+        How to handle nulls, in a column or inside an array. ``"error"``: the column is left out,
+        and using it is an error. ``"drop"``: a row with a null in any fed column is dropped, and
+        counted in the ledger. A mapping sets the replacement for nulls, by column; other columns
+        are as with ``"error"``. NaN is a number, not a null, and is kept.
     columns : mapping of column to Form
         How arrays of any length, and maps, become tensors.
     """
@@ -72,7 +71,7 @@ class FeedOptions:
         for column, form in self.columns.items():
             if not isinstance(form, Form):
                 raise InvalidArgument(
-                    f"columns={{{column!r}: {form!r}}} must say Ragged(), Padded(length), "
+                    f"columns={{{column!r}: {form!r}}} must be Ragged(), Padded(length), "
                     "Sparse(size) or Keys('a', 'b')."
                 )
         if isinstance(self.nulls, Mapping):
@@ -87,18 +86,18 @@ class FeedOptions:
             )
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Refuse values for columns that are in no dataset.
+        """Reject options for columns that aren't in any dataset.
 
         Raises
         ------
         InvalidArgument
-            With the columns that there are.
+            The message lists the existing columns.
         """
         fills = self.nulls if isinstance(self.nulls, Mapping) else {}
         for column in self.columns:
             if not _is_there(column, columns):
                 raise InvalidArgument(
-                    f"columns= says how to feed {column!r}, which is not a column of the data: "
+                    f"columns= has an entry for {column!r}, which is not a column of the data: "
                     f"{', '.join(columns) or 'there are none'}.{did_you_mean(column, columns)}"
                 )
         for column in fills:
@@ -109,7 +108,7 @@ class FeedOptions:
                 )
 
     def still_out(self, left_out: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-        """Return those of the columns that can't be fed which ``columns`` don't name."""
+        """Return the columns that can't be fed and aren't named in ``columns``."""
         kept = {
             name: {c: why for c, why in reasons.items() if c not in self.columns}
             for name, reasons in left_out.items()
@@ -117,32 +116,32 @@ class FeedOptions:
         return {name: reasons for name, reasons in kept.items() if reasons}
 
     def check_strategy(self, strategy: str) -> None:
-        """Refuse forms that a strategy's workers can't be fed."""
+        """Reject encodings that a strategy's workers don't support."""
         if not strategies.of(strategy).hands_out_steps:
             return
         for column, form in self.columns.items():
             if isinstance(form, Ragged):
                 raise InvalidArgument(
-                    f"columns={{{column!r}: Ragged()}} isn't there under strategy={strategy!r}: "
-                    "its workers read arrays of one length. Use Padded(length)."
+                    f"columns={{{column!r}: Ragged()}} isn't supported with strategy={strategy!r}, "
+                    "whose workers read arrays of fixed length. Use Padded(length)."
                 )
             if isinstance(form, Sparse):
                 raise InvalidArgument(
-                    f"columns={{{column!r}: {form}}} isn't there under strategy={strategy!r}: its "
-                    "workers read dense vectors. Leave it out, and they get those."
+                    f"columns={{{column!r}: {form}}} isn't supported with strategy={strategy!r}, "
+                    "whose workers read dense vectors. Leave it out to feed dense vectors."
                 )
 
 
 @dataclass
 class Findings:
-    """What was found of a dataset's columns while its rows came in.
+    """What was found about a dataset's columns while its rows arrived.
 
     Attributes
     ----------
     left_out : dict
         Columns that can't be fed, and why.
     nulls : Counter
-        Of the rows that were dropped: how many had a null, by column.
+        Number of dropped rows with a null, by column.
     """
 
     left_out: dict[str, str] = dataclass_field(default_factory=dict)
@@ -156,7 +155,7 @@ def normalise(
     expected: pa.Schema | None = None,
     findings: Findings | None = None,
 ) -> tuple[pa.RecordBatch, int]:
-    """Return the batch with fixed shapes and no nulls, and how many rows were dropped.
+    """Return the batch with fixed shapes and no nulls, and the number of dropped rows.
 
     Parameters
     ----------
@@ -167,18 +166,18 @@ def normalise(
     options
         The rule for nulls.
     expected
-        The schema that an earlier batch of the dataset was given by this function; lengths of
-        arrays and types must be the same in all.
+        The schema that this function returned for an earlier batch of the dataset; lengths of
+        arrays and types must be the same in all batches.
     findings
-        Where it is given, a column that can't be fed is left out from this batch on, and noted
-        there with the reason, as long as another one remains.
+        If given, a column that can't be fed is left out from this batch on, and recorded here with
+        the reason, as long as another column remains.
 
     Raises
     ------
     DataError
-        For a null that no rule covers, or arrays that change their length.
+        There is a null that no rule covers, or arrays change their length.
     SchemaError
-        For a type that can't be a tensor.
+        A type can't become a tensor.
     """
     found = findings or Findings()
     fed = {
@@ -231,7 +230,7 @@ def normalise(
         except (DataError, SchemaError) as error:
             refuse(name, error)
             continue
-        # Rows that were lent, or came from another rank, have been here before.
+        # Borrowed rows, or rows from another rank, have been normalised before.
         is_boolean = pa.types.is_boolean(leaf_type(column.type)) or _was_bool(batch.schema, name)
         metadata = {**(BOOLEAN if is_boolean else {}), **_metadata_of(form)}
         fields.append(pa.field(name, array.type, metadata=metadata or None))
@@ -240,7 +239,7 @@ def normalise(
 
 
 def _is_there(column: str, columns: Collection[str]) -> bool:
-    """Return whether a name is a column, or a path into one."""
+    """Return whether a name is a column or a path into one."""
     return any(column == each or column.startswith(f"{each}.") for each in columns)
 
 
@@ -258,16 +257,16 @@ def _was_bool(schema: pa.Schema, name: str) -> bool:
 
 def _nulls_error(where: ColumnPlace, null: np.ndarray) -> DataError:
     return DataError(
-        f"{where} has nulls in {int(null.sum())} of {len(null)} rows of a batch. Fill them before, "
-        f"or give nulls='drop', or nulls={{{where.column!r}: value}} to fill them here."
+        f"{where} has nulls in {int(null.sum())} of {len(null)} rows of a batch. Fill them first, "
+        f"or pass nulls='drop', or nulls={{{where.column!r}: value}} to fill them here."
     )
 
 
 def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
-    """Return element type and shape of one row, by column, of a schema that `normalise` made.
+    """Return element type and shape of one row, by column, for a schema from `normalise`.
 
-    The length of an array is None where no row has told it yet, and `ANY_LENGTH` where each row
-    has its own. The shape of sparse vectors is `SPARSE` and their size.
+    The length of an array is None if no row has shown it yet, and `ANY_LENGTH` if each row has its
+    own. The shape of sparse vectors is `SPARSE` and their size.
     """
     specs: dict[str, TensorSpec] = {}
     for field in schema:
@@ -290,9 +289,9 @@ def tensor_specs(schema: pa.Schema) -> dict[str, TensorSpec]:
 
 
 def values_of(column: pa.Array, spec: TensorSpec) -> np.ndarray | pa.Array:
-    """Return a column that `normalise` made as it is read: by reference, wherever it lies.
+    """Return the values of a column from `normalise`, by reference.
 
-    Numbers as a numpy array of shape (rows, ...), text, bytes and ragged arrays as they are.
+    Numbers are a numpy array of shape (rows, ...); text, bytes and ragged arrays are unchanged.
     """
     kind, shape = spec
     if isinstance(kind, str) or ANY_LENGTH in shape or SPARSE in shape:

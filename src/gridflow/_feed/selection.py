@@ -5,8 +5,8 @@ form                                      what the model gets
 ========================================  =====================================================
 ``"x"`` or ``["x"]``                      the tensor of column x
 ``["a", "b"]``                            a dict of the columns' tensors, by name
-``[["a", "b", "c"]]``                     one float32 matrix (batch, 3) of the columns beside
-                                          each other; an array of 4 takes 4 places
+``[["a", "b", "c"]]``                     one float32 matrix (batch, 3) of the stacked
+                                          columns; an array of length 4 takes 4 columns
 ``{"input": "a", "other": ["b", "c"]}``   a dict by the given names; a list is stacked as above
 ========================================  =====================================================
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Selection", "Tensor", "named", "refuse_left_out", "select"]
 
-#: What ``features`` and ``label`` take, see the table in the module's docstring.
+#: The forms of ``features`` and ``label``, see the table in the module's docstring.
 Columns = str | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
 
 
@@ -39,15 +39,15 @@ class Tensor:
     Attributes
     ----------
     columns : tuple of str
-        Where its values come from.
+        The source columns.
     dtype : numpy dtype or "string"
-        Of an element.
+        Type of an element.
     row_shape : tuple of int
-        Without the batch.
+        Shape without the batch axis.
     stacked : bool
-        Whether its columns lie beside each other.
+        Whether its columns are stacked.
     widths : tuple of int
-        The places that each column takes, where stacked.
+        The width of each stacked column.
     """
 
     columns: tuple[str, ...]
@@ -63,12 +63,12 @@ class Tensor:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether each row has a length of its own, as a list of what isn't zero has, too."""
+        """Whether each row has its own length, including lists of nonzero values."""
         return ANY_LENGTH in self.row_shape or self.is_sparse
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it holds what isn't zero, with its places; of the second size in its shape."""
+        """Whether it holds nonzero values with indices; its shape has the size."""
         return SPARSE in self.row_shape
 
     @property
@@ -79,13 +79,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Selection:
-    """The tensors of a batch, and the structure they are given in.
+    """The tensors of a batch, and their structure.
 
     Attributes
     ----------
     parts : tuple
-        One for x, and for y and the sample weight when asked for: a single key, or a dict of
-        name to key. A key is a place in ``tensors``.
+        One for x, and for y and the sample weight if requested: a single key, or a dict of name to
+        key. A key is an index into ``tensors``.
     tensors : tuple of Tensor
         All of them, each once.
     """
@@ -100,13 +100,13 @@ class Selection:
 
     @property
     def texts(self) -> list[str]:
-        """Those of them that hold text or bytes."""
+        """The columns that hold text or bytes."""
         return list(
             dict.fromkeys(c for tensor in self.tensors if tensor.is_text for c in tensor.columns)
         )
 
     def pack(self, flat: Sequence[Any]) -> Any:
-        """Put one thing per tensor into the structure that Keras expects: x alone, or a tuple."""
+        """Arrange one item per tensor in the structure that Keras expects: x alone, or a tuple."""
         packed = tuple(
             {name: flat[key] for name, key in part.items()}
             if isinstance(part, dict)
@@ -117,7 +117,7 @@ class Selection:
 
 
 def named(*forms: object) -> list[str]:
-    """Return the columns that forms of the table in the module's docstring name, each once.
+    """Return the columns that forms of the table in the module's docstring use, each once.
 
     Examples
     --------
@@ -138,12 +138,12 @@ def named(*forms: object) -> list[str]:
 
 
 def refuse_left_out(columns: Sequence[str], left_out: Mapping[str, str]) -> None:
-    """Refuse columns that aren't fed, with the reason.
+    """Reject columns that aren't fed, with the reason.
 
     Raises
     ------
     SchemaError
-        For the first of them.
+        Names the first of them.
     """
     for column in columns:
         for name, reason in left_out.items():
@@ -163,24 +163,24 @@ def select(
     Parameters
     ----------
     specs
-        The columns there are, as `gridflow._feed.normalize.tensor_specs` gives them.
+        The existing columns, as returned by `gridflow._feed.normalize.tensor_specs`.
     features, label
-        See the table in the module's docstring; without a label there is only x.
+        See the table in the module's docstring; without a label, there is only x.
     sample_weight
-        A column of one number per row; needs a label.
+        A column with one number per row; requires a label.
     dataset
         Its name, for errors.
 
     Raises
     ------
     SchemaError
-        When a column doesn't exist, or can't be stacked.
+        A column doesn't exist or can't be stacked.
     InvalidArgument
-        When the form is none of those in the table.
+        The form isn't in the table.
     """
     if sample_weight is not None and (label is None or not isinstance(sample_weight, str)):
         raise InvalidArgument(
-            f"sample_weight must be one column and needs a label, whose loss it weighs; got "
+            f"sample_weight must be one column and needs a label, whose loss it weights; got "
             f"sample_weight={sample_weight!r}, label={label!r}."
         )
     tensors: list[Tensor] = []
@@ -223,7 +223,7 @@ def _tensor(
         or not all(isinstance(c, str) for c in columns)
     ):
         raise InvalidArgument(
-            f"{argument} holds {columns!r} where a column or a list of columns belongs."
+            f"{argument} has {columns!r} where a column or a list of columns is expected."
         )
     widths = []
     for column in columns:
@@ -232,17 +232,17 @@ def _tensor(
             raise SchemaError(
                 f"{argument}: column {column!r} of dataset {dataset!r} holds text, which can't be "
                 f"stacked with {', '.join(c for c in columns if c != column)} into one matrix of "
-                f"numbers. Give it an input of its own."
+                f"numbers. Use a separate input for it."
             )
         if SPARSE in shape:
             raise SchemaError(
                 f"{argument}: column {column!r} of dataset {dataset!r} is sparse, which can't be "
-                "stacked with others. Give it an input of its own, or feed it dense."
+                "stacked with others. Use a separate input for it, or feed it as a dense vector."
             )
         if ANY_LENGTH in shape:
             raise SchemaError(
                 f"{argument}: column {column!r} of dataset {dataset!r} is ragged, which can't be "
-                "stacked with others. Give it an input of its own, or feed it as Padded(length)."
+                "stacked with others. Use a separate input for it, or feed it as Padded(length)."
             )
         widths.append(math.prod(shape))
     return Tensor(
@@ -256,14 +256,14 @@ def _spec(
     if column not in specs:
         raise SchemaError(
             f"{argument}: dataset {dataset!r} has no column {column!r}. It has: "
-            f"{', '.join(specs) or 'none, as no row and no schema of it is known'}."
+            f"{', '.join(specs) or 'no known columns, because it has neither rows nor a schema'}."
             f"{did_you_mean(column, specs)}"
         )
     dtype, shape = specs[column]
     known = tuple(size for size in shape if size is not None)
     if len(known) < len(shape):
         raise DataError(
-            f"{argument}: dataset {dataset!r} has no row that would tell how long the arrays in "
-            f"column {column!r} are."
+            f"{argument}: dataset {dataset!r} has no row that shows the length of the arrays in "
+            f"column {column!r}."
         )
     return dtype, known

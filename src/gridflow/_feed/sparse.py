@@ -1,7 +1,7 @@
-"""Sparse vectors: rows that are mostly zeros, kept and fed as what isn't zero of them.
+"""Sparse vectors: rows that are mostly zeros, stored and fed as their nonzero values.
 
-Each value lies with its place in eight bytes, the place in the upper four: so a row is a list, and
-travels as those of ragged columns do. Values are ``float32``, as those of dense vectors.
+Each value is packed with its index into eight bytes, the index in the upper four. So a row is a
+list, handled like those of ragged columns. Values are ``float32``, as in dense vectors.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from gridflow.errors import DataError, SchemaError
 
 __all__ = ["ITEM", "packed"]
 
-#: The type of a value with its place: no list that is fed by itself has it.
+#: The type of a value with its index; lists fed by users never have it.
 ITEM = pa.uint64()
 _PLACES, _VALUES = "indices", "values"
 
 
 def packed(column: pa.Array, size: int, where: str) -> pa.Array:
-    """Return vectors as lists of values with their places.
+    """Return vectors as lists of values with their indices.
 
     Parameters
     ----------
     column : pyarrow.Array
-        Structs with ``indices`` and ``values``, as Spark has them in its vectors: without indices
-        a row is dense. Or arrays of ``size`` numbers. Or what this has returned before.
+        Structs with ``indices`` and ``values`` as in Spark's vectors (a row without indices is
+        dense), arrays of ``size`` numbers, or a result of this function.
     size : int
-        Of the vectors.
+        Size of the vectors.
     where : str
         What to call the column.
 
     Raises
     ------
     SchemaError
-        Its type is another one.
+        The type isn't supported.
     DataError
-        A vector has another size, or places that aren't in order.
+        A vector has another size, or its indices aren't ascending.
     """
     kind = column.type
     if is_list(kind) and kind.value_type == ITEM:
@@ -64,14 +64,14 @@ def packed(column: pa.Array, size: int, where: str) -> pa.Array:
     else:
         firsts, counts = _extents(places, is_dense | null)
         if ((counts != lengths) & ~is_dense & ~null).any():
-            raise DataError(f"{where} has a vector with other numbers of places and of values.")
+            raise DataError(f"{where} has a vector with different numbers of indices and values.")
         at = np.where(is_dense[rows], 0, np.repeat(firsts, lengths) + within)
         known = np.asarray(storage(places.values).to_numpy(zero_copy_only=False), np.int64)
         index = np.where(is_dense[rows], within, known[at] if len(known) else within)
     _check(index, rows, is_dense, size, where)
     _check_sizes(column, lengths, is_dense & ~null, null, size, where)
     bits = values.view(np.uint32)
-    # Zeros of dense rows aren't kept; a negative zero is none, bit for bit.
+    # Zeros of dense rows are dropped; a negative zero, bit by bit, isn't one.
     kept = ~is_dense[rows] | (bits != 0)
     content = (index[kept].astype(np.uint64) << np.uint64(32)) | bits[kept].astype(np.uint64)
     ends = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=len(column)))])
@@ -88,7 +88,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _unfit(kind: pa.DataType, where: str) -> SchemaError:
     return SchemaError(
-        f"{where} has the type {kind}: Sparse(size) is for Spark's vectors, for structs with the "
+        f"{where} has the type {kind}; Sparse(size) is for Spark's vectors, for structs with the "
         "arrays indices and values, and for arrays of numbers."
     )
 
@@ -99,7 +99,7 @@ def _are_null(column: pa.Array) -> np.ndarray:
 
 
 def _extents(lists: pa.Array, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each list begins among the items, and its length: 0 for some."""
+    """Return the start of each list in the items, and its length; 0 for excluded ones."""
     offsets = offsets_of(lists).astype(np.int64, copy=False)
     return offsets[:-1], np.where(without, 0, np.diff(offsets))
 
@@ -107,7 +107,7 @@ def _extents(lists: pa.Array, without: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _plain(items: pa.Array, at: np.ndarray, where: str) -> np.ndarray:
     taken = items.take(pa.array(at))
     if taken.null_count:
-        raise DataError(f"{where} has a vector with a null in it: fill it before.")
+        raise DataError(f"{where} has a vector that contains a null: fill it first.")
     values: np.ndarray = taken.to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(values, np.float32)
 
@@ -118,12 +118,12 @@ def _check(
     outside = (index < 0) | (index >= size)
     if outside.any():
         raise DataError(
-            f"{where} has a vector with a value at place {int(index[outside][0])}, and is fed as "
-            f"Sparse({size}): give it the size of its vectors."
+            f"{where} has a vector with a value at index {int(index[outside][0])}, but is fed as "
+            f"Sparse({size}): pass the size of its vectors."
         )
     is_same = rows[1:] == rows[:-1]
     if (is_same & (np.diff(index) <= 0) & ~is_dense[rows[1:]]).any():
-        raise DataError(f"{where} has a vector whose places don't rise: sort them before.")
+        raise DataError(f"{where} has a vector whose indices aren't ascending: sort them first.")
 
 
 def _check_sizes(
@@ -142,6 +142,6 @@ def _check_sizes(
         told = np.concatenate([told, said.astype(np.int64)])
     if (wrong := told[told != size]).size:
         raise DataError(
-            f"{where} has a vector of size {int(wrong[0])}, and is fed as Sparse({size}): all need "
-            "the same size."
+            f"{where} has a vector of size {int(wrong[0])}, but is fed as Sparse({size}): all "
+            "vectors need the same size."
         )

@@ -1,7 +1,7 @@
-"""What a type of Spark's, one of Arrow's and a tensor have to do with one another: one table.
+"""The mapping of Spark types, Arrow types and tensors, in one table.
 
-A type of Spark's that is new, or that can be fed from now on, is a line here. In Spark's JVM each
-is written by a class of ``io.gridflow.feed``: in bulk, or by ``Others``, which leaves it to Spark.
+To support another Spark type, add a line here. In Spark's JVM each type is written by a class of
+``io.gridflow.feed``: in bulk, or by ``Others``, which leaves it to Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Kind", "is_list", "is_text", "leaf_type", "refusal", "spark_refusal", "stored"]
 
-_OTHERS: Final = "Leave it out, or turn it into numbers, strings or arrays of one length."
+_OTHERS: Final = "Leave it out, or convert it to numbers, strings or arrays of one length."
 
 
 class Kind(NamedTuple):
@@ -26,17 +26,17 @@ class Kind(NamedTuple):
     Attributes
     ----------
     spark : tuple of str
-        Spark's types.
+        Spark types.
     is_arrow : callable
-        Whether a type of Arrow's is one of them.
+        Whether an Arrow type belongs to this kind.
     stored : callable or None
-        Returns an array without nulls as it is stored; None where there is no tensor of it.
+        Converts an array without nulls to its stored form; None if there is no tensor for it.
     tensor : str
         What TensorFlow gets.
     java : str
-        The class that writes them.
+        The Java class that writes them.
     hint : str
-        What to do where there is no tensor.
+        What to do if there is no tensor.
     """
 
     spark: tuple[str, ...]
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's lists that can be tensors."""
+    """Return whether a type is an Arrow list that can become a tensor."""
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
@@ -65,19 +65,19 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the items of arrays at the innermost."""
+    """Return the innermost item type of arrays."""
     while is_list(kind):
         kind = kind.value_type
     return kind
 
 
 def stored(array: pa.Array, where: object) -> pa.Array:
-    """Return numbers or texts without nulls as they are stored, by reference where possible.
+    """Return numbers or texts without nulls in stored form, by reference if possible.
 
     Raises
     ------
     SchemaError
-        There is no tensor of them; ``where`` says what to call them.
+        They can't become a tensor; ``where`` names them.
     """
     known = next((each for each in KINDS if each.is_arrow(array.type)), None)
     if known is None or known.stored is None:
@@ -86,15 +86,15 @@ def stored(array: pa.Array, where: object) -> pa.Array:
 
 
 def spark_refusal(name: str, shown: str, where: object) -> str | None:
-    """Return why a type of Spark's, given by its class, can't be a tensor; None when it can."""
+    """Return why a Spark type, given by its class, can't become a tensor; None if it can."""
     known = next((each for each in KINDS if name in each.spark), None)
     return None if known is not None and known.stored is not None else refusal(where, shown, known)
 
 
 def refusal(where: object, shown: str, kind: Kind | None) -> str:
-    """Return that a type can't be a tensor, and what to do."""
+    """Return the error for a type that can't become a tensor."""
     hint = _OTHERS if kind is None else kind.hint
-    return f"{where} has the type {shown}, which can't be a tensor. {hint}"
+    return f"{where} has the type {shown}, which can't become a tensor. {hint}"
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -123,12 +123,12 @@ def _days(array: pa.Array) -> pa.Array:
 
 
 def _microseconds(array: pa.Array) -> pa.Array:
-    # Truncates nanoseconds; a time zone is only a way to print the same instant.
+    # Truncates nanoseconds; the time zone only affects how an instant is printed.
     return array.cast(pa.timestamp("us", array.type.tz), safe=False).view(pa.int64())
 
 
 def _nearest(array: pa.Array) -> pa.Array:
-    # By way of text, as Arrow's own cast isn't to the nearest number.
+    # Goes through text, because Arrow's own cast doesn't round to the nearest number.
     return array.cast(pa.string()).cast(pa.float64())
 
 
@@ -149,11 +149,9 @@ KINDS: Final = (
     Kind(
         ("StructType",),
         pa.types.is_struct,
-        hint="Make arrays of structs arrays of their fields: transform(c, x -> x.a).",
+        hint="Convert arrays of structs to arrays of their fields: transform(c, x -> x.a).",
     ),
-    Kind(
-        ("MapType",), pa.types.is_map, hint="Choose keys of it: columns={'name': Keys('a', 'b')}."
-    ),
+    Kind(("MapType",), pa.types.is_map, hint="Choose its keys: columns={'name': Keys('a', 'b')}."),
     Kind(("VariantType",), _never, hint="Extract what you need with variant_get."),
     Kind(("NullType",), pa.types.is_null, hint="It contains only nulls: leave it out, or cast it."),
     Kind(("TimeType",), pa.types.is_time, hint=_LONG),
@@ -162,6 +160,6 @@ KINDS: Final = (
     Kind(
         ("CalendarIntervalType",),
         pa.types.is_interval,
-        hint="Turn it into a number, for example of days.",
+        hint="Convert it to a number, for example of days.",
     ),
 )

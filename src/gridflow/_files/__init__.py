@@ -1,1 +1,1 @@
-"""Files wherever they lie: local disks, HDFS, object stores. Knows nothing of rows or of jobs."""
+"""Files on local disks, HDFS and object stores. Independent of rows and jobs."""

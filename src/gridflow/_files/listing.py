@@ -1,4 +1,4 @@
-"""Which files a path, a pattern or a list of them means."""
+"""The files that a path, a pattern or a list of them refers to."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundFile", "Paths", "find"]
 
-#: What may be given where files are wanted.
+#: What users can pass as paths.
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _MAGIC: Final = frozenset("*?[")
 
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file that was found.
+    """A found file.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class FoundFile:
     size : int
         Bytes.
     changed : int
-        When it was changed last, in nanoseconds since 1970; 0 where the file system doesn't say.
+        Modification time in nanoseconds since 1970; 0 if the file system doesn't report it.
     """
 
     at: Where
@@ -54,11 +54,10 @@ def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
     Parameters
     ----------
     paths : str, path-like, or sequence of them
-        Files; folders, with all that lies in and below them but for names that begin with ``_`` or
-        ``.`` (Spark's ``_SUCCESS``); or patterns with ``*``, ``?``, ``[…]``, and ``**`` for any
-        depth.
+        Files; folders, including everything below them except names that begin with ``_`` or ``.``
+        (Spark's ``_SUCCESS``); or patterns with ``*``, ``?``, ``[…]``, and ``**`` for any depth.
     base : str
-        Where paths that aren't complete begin, see `gridflow._files.systems.absolute_path`.
+        The base of relative paths, see `gridflow._files.systems.absolute_path`.
     filesystem : optional
         See `gridflow._files.systems.where`.
 
@@ -81,10 +80,10 @@ def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
         try:
             files = list(_files(at))
         except OSError as error:
-            raise GridflowError(f"{complete} can't be listed: {error}") from error
+            raise GridflowError(f"can't list {complete}: {error}") from error
         if not files:
             raise InvalidArgument(
-                f"there is no file at {complete} (given as {os.fspath(path)!r})."
+                f"no files at {complete} (given as {os.fspath(path)!r})."
                 " A folder includes all files below it, except names that begin with _ or . ; a "
                 "pattern can contain *, ?, [...] and **."
             )
@@ -116,14 +115,14 @@ def _is_hidden(name: str) -> bool:
 
 
 def _split(pattern: str) -> tuple[str, list[str]]:
-    """Return the folder before the first part that is a pattern, and the parts from there on."""
+    """Return the folder before the first part with a pattern, and the remaining parts."""
     parts = pattern.split("/")
     first = next(i for i, part in enumerate(parts) if _MAGIC.intersection(part))
     return "/".join(parts[:first]) or "/", parts[first:]
 
 
 def _matches(system: Any, folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """Yield what lies below a folder, or the folder itself, by the parts of a pattern."""
+    """Yield the paths at or below a folder that match the parts of a pattern."""
     if not parts:
         yield folder
         return

@@ -1,8 +1,7 @@
-"""Files of this machine that no other user can tamper with, and that are whole or not there.
+"""Local files that other users can't tamper with, and that are written atomically.
 
-In a shared temporary folder anybody can create a file or folder under any name before gridflow
-does. What lies there under a known name is used only if this user owns it and nobody else can write
-to it.
+In a shared temporary folder, anyone can create a file or folder under any name before gridflow
+does. An existing one is used only if this user owns it and no one else can write to it.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def user_name(uid: int | None = None) -> str:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can enter, or check an existing one.
+    """Create a folder that only this user can enter, or check an existing one.
 
     Raises
     ------
     UnsafePath
-        Another user made it, or can write to it.
+        Another user created it, or can write to it.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(0o700)
@@ -58,12 +57,12 @@ def private_folder(path: Path) -> Path:
 
 
 def make_folders(path: Path, mode: int = 0o755) -> None:
-    """Make a folder, and those above it, where missing; other users can't write to any of them.
+    """Create a folder and missing parents; other users can't write to any of them.
 
     Raises
     ------
     UnsafePath
-        Another user has put one of them there; see `check_not_planted`.
+        Another user created one of them; see `check_not_planted`.
     """
     check_not_planted(path)
     if path.is_dir():
@@ -76,15 +75,15 @@ def make_folders(path: Path, mode: int = 0o755) -> None:
 
 
 def check_not_planted(path: Path) -> None:
-    """Refuse a path on which another user has made a folder or a link where any user can.
+    """Refuse a path that includes a folder or link which another user created where any user can.
 
-    As Linux's ``protected_symlinks`` does: of what lies in a folder to which everybody can write,
-    only that of this user, of root and of the folder's owner is trusted.
+    Like Linux's ``protected_symlinks``: in a folder that everyone can write to, only entries of
+    this user, of root and of the folder's owner are trusted.
 
     Raises
     ------
     UnsafePath
-        There is one; the message says whose.
+        There is one; the message says whose it is.
     """
     path = path.absolute()
     real = path.resolve()
@@ -92,48 +91,49 @@ def check_not_planted(path: Path) -> None:
         above = each.parent
         try:
             around, found = above.stat(), each.lstat()
-        except OSError:  # not there yet, or not to be reached: whoever uses it will see
+        except OSError:  # missing or unreachable: using it will show that
             continue
         if not around.st_mode & stat.S_IWOTH or each == above:
             continue
         if found.st_uid not in {0, around.st_uid} and not _is_mine(found, above):
             raise UnsafePath(
                 f"{each} belongs to {user_name(found.st_uid)}, and is in {above}, where any user "
-                f"can create it; {user_name()} can't rely on it. Remove it, or give another folder."
+                f"could have created it, so {user_name()} can't trust it. Remove it, or use "
+                "another folder."
             )
 
 
 def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:
-    """Refuse a folder, or what lies in it, if another user owns it or can write to it.
+    """Refuse a folder, or a path inside it, if another user owns it or can write to it.
 
-    Where a folder lets nobody else pass, the modes of what lies in it don't matter. A group without
-    a name on this host, which this process is in, is its own (``fsGroup`` of Kubernetes). On file
-    systems that map all owners to one (NFS's ``root_squash``) or keep no modes (SMB), what this
-    process creates there is the measure.
+    If a folder lets no one else in, the modes of its contents don't matter. A group without a name
+    on this host that this process is in counts as its own (``fsGroup`` of Kubernetes). On file
+    systems that map all owners to one (NFS's ``root_squash``) or don't store modes (SMB), a file
+    that this process creates there shows what to expect.
 
     Parameters
     ----------
     root : Path
         A folder.
     below : sequence of str
-        Names of what lies in it, each within the one before.
+        Names inside it, each within the previous one.
 
     Returns
     -------
     os.stat_result
-        Of the last one.
+        The status of the last one.
 
     Raises
     ------
     UnsafePath
-        Something on the way isn't this user's alone, or is a link; the message says whose it is.
+        Something on the path isn't only this user's, or is a link; the message says whose it is.
     FileNotFoundError
-        Something isn't there.
+        Something on the path doesn't exist.
     """
     path, writers = root, _OTHERS_WRITE
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise UnsafePath(f"{path} is not a folder but {_kind(found)}; remove it.")
+        raise UnsafePath(f"{path} is not a folder but {_kind(found)}. Remove it.")
     _check(path, found, writers)
     for name in below:
         writers &= (found.st_mode & _OTHERS_PASS) << 1  # the bit for x becomes the one for w
@@ -144,20 +144,20 @@ def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:
 
 
 def check_no_links(folder: Path) -> None:
-    """Refuse a folder of gridflow's own in which a link lies, however deep.
+    """Refuse one of gridflow's own folders that contains a link at any depth.
 
     Raises
     ------
     UnsafePath
-        There is one.
+        It contains a link.
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
             if path.is_symlink():
                 raise UnsafePath(
-                    f"{path} is a symbolic link to {path.readlink()}; gridflow follows none where "
-                    "it keeps its own files. Remove it."
+                    f"{path} is a symbolic link to {path.readlink()}. gridflow doesn't follow "
+                    "links in its own folders. Remove it."
                 )
 
 
@@ -165,12 +165,12 @@ def check_no_links(folder: Path) -> None:
 
 
 def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
-    """Open a regular file as `open` does; no link is followed, and no pipe is waited for.
+    """Open a regular file like `open`, without following links or waiting for pipes.
 
     Raises
     ------
     UnsafePath
-        It is a link, or another thing than a file.
+        It is a link, or not a regular file.
     """
     try:
         file = open(path, mode, opener=_open, **options)  # noqa: SIM115 (the caller does)
@@ -186,12 +186,12 @@ def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a file to read it, if this user owns it.
+    """Open a file for reading if this user owns it.
 
     Raises
     ------
     UnsafePath
-        Another user does, or it is no file.
+        Another user owns it, or it isn't a regular file.
     """
     file: IO[bytes] = open_file(path)
     try:
@@ -203,9 +203,9 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a small file of gridflow's says; None if it isn't there.
+    """Return the content of one of gridflow's small files; None if it doesn't exist.
 
-    One that can't be read, such as half of one, is skipped with a warning: None.
+    An unreadable file, such as an incomplete one, is skipped with a warning: None.
     """
     try:
         with open_file(path) as file:
@@ -213,19 +213,20 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("%s can't be read and is skipped: %s", path, error)
+        _log.warning("skipping %s, which can't be read: %s", path, error)
         return None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a small file atomically and durably: after a crash it is the old or the new one.
 
-    What has its name is replaced, a link too.
+    An existing file or link of that name is replaced.
 
     Raises
     ------
     OSError
-        There is no room, or no right to. Nothing is left then, and what was there is as it was.
+        The disk is full, or permission is missing. Nothing is left then, and an existing file is
+        unchanged.
     """
     content = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
@@ -240,12 +241,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # not all file systems can do it with a folder
+    with contextlib.suppress(OSError):  # not all file systems support this for folders
         sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Have the content of a file, or the names in a folder, outlast a crash of the host."""
+    """Make the content of a file, or the names in a folder, survive a crash of the host."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -261,7 +262,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _not_a_file(path: Path, found: os.stat_result) -> str:
-    return f"{path} is not a file but {_kind(found)}; remove it."
+    return f"{path} is not a file but {_kind(found)}. Remove it."
 
 
 def _kind(found: os.stat_result) -> str:
@@ -270,23 +271,23 @@ def _kind(found: os.stat_result) -> str:
 
 
 def _check(path: Path, found: os.stat_result, writers: int) -> None:
-    """Refuse what isn't this user's, or what others may write who have a bit in ``writers``."""
+    """Refuse what isn't this user's, or what others with a bit in ``writers`` can write to."""
     is_folder = stat.S_ISDIR(found.st_mode)
     if not is_folder and not stat.S_ISREG(found.st_mode):
         raise UnsafePath(_not_a_file(path, found))
     folder = path if is_folder else path.parent
     if not _is_mine(found, folder):
         raise UnsafePath(
-            f"{path} belongs to {user_name(found.st_uid)}: {user_name()} can't rely on what is in "
-            "it. Remove it, or give another folder (or run_id)."
+            f"{path} belongs to {user_name(found.st_uid)}, so {user_name()} can't trust its "
+            "content. Remove it, or use another folder (or run_id)."
         )
     if found.st_mode & stat.S_IWGRP and _is_own_group(found.st_gid):
         writers &= ~stat.S_IWGRP
     if found.st_mode & writers and _keeps_modes(folder):
         raise UnsafePath(
-            f"other users can write to {path} (its mode is {stat.S_IMODE(found.st_mode):04o}): "
-            "they could have put code into it. Delete it; or, if you know that it is all "
-            f"yours, chmod go-w {path}."
+            f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):04o}), and could "
+            "have put code into it. Delete it; or, if you are sure that everything in it is "
+            f"yours, run: chmod go-w {path}."
         )
 
 
@@ -303,7 +304,7 @@ def _keeps_modes(folder: Path) -> bool:
 
 
 def _probe(folder: Path) -> os.stat_result | None:
-    """Return what a file looks like that this process has just created for itself alone."""
+    """Return the status of a private file that this process has just created."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Rows that were written to files once: which ones, what of, and whether they still are those."""
+"""Rows that were written to files: which rows, and whether the files still have them."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "Materialized", "read_note", "write_note"]
 
-#: Beside the files: what they are. Spark and gridflow read no files with such names.
+#: The note beside the files. Spark and gridflow ignore files with such names.
 NAME: Final = "_gridflow.json"
 _READER: Final = {"parquet": "parquet", "tfrecord": "tfrecord"}
 
 
 @dataclass(frozen=True)
 class Materialized:
-    """Rows that `gridflow.materialize` has written to files, or has found written.
+    """Rows that `gridflow.materialize` has written to files, or has reused.
 
-    A path, too: ``ctx.parquet_dataset(rows, …)`` and ``ctx.tfrecord_dataset(rows, …)`` take it, as
-    does ``run(data=rows)`` on Spark.
+    It can be used as a path: pass it to ``ctx.parquet_dataset(rows, …)``,
+    ``ctx.tfrecord_dataset(rows, …)``, or on Spark to ``run(data=rows)``.
 
     Attributes
     ----------
     root : str
-        Where it was asked for.
+        The requested folder.
     folder : str
-        That of the files, below it.
+        The folder of the files, below `root`.
     format : {'parquet', 'tfrecord'}
     rows : int
     schema : str
-        Spark's, as JSON.
+        Spark's schema, as JSON.
     key : str
-        Of the plan and the version of what it reads: other files where it differs.
+        Identifies the plan and the versions of its sources. Other files have another key.
     source : str
         What the plan reads, in words.
     made : str
-        When, in UTC.
+        When they were written, in UTC.
     files : tuple of dict
-        ``name``, ``bytes`` and, of Parquet, ``rows`` of each.
+        ``name`` and ``bytes`` of each file; for Parquet also ``rows``.
     is_new : bool
-        Whether this call has written them.
+        Whether this call wrote them.
     """
 
     root: str
@@ -66,16 +66,16 @@ class Materialized:
     is_new: bool = field(default=False, compare=False)
 
     def __fspath__(self) -> str:
-        """Return the folder: whoever takes paths takes this."""
+        """Return the folder, so that this object can be used as a path."""
         return f"{self.root.rstrip('/')}/{self.folder}"
 
     @property
     def version(self) -> str:
-        """What tells these files from others that were written there, for people."""
+        """A description that distinguishes these files from others written there."""
         return f"{self.key[:12]} of {self.made}, {self.rows:,} rows of {self.source}"
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return the rows as a DataFrame, with the schema that they were written with."""
+        """Return the rows as a DataFrame with their original schema."""
         from pyspark.sql.types import StructType
 
         schema = StructType.fromJson(json.loads(self.schema))
@@ -83,7 +83,7 @@ class Materialized:
         return (reader if self.format == "parquet" else reader.schema(schema)).load(str(self))
 
     def check(self, filesystem: Any = None) -> None:
-        """Refuse files that others have taken the place of.
+        """Refuse files that were replaced by others.
 
         Raises
         ------
@@ -92,11 +92,11 @@ class Materialized:
         """
         now = read_note(where(self.root, filesystem))
         if now is None or now.key != self.key or now.folder != self.folder:
-            found = "nothing is noted there" if now is None else f"now there are {now.version}"
+            found = "found none" if now is None else f"found {now.version}"
             raise DataError(
-                f"the rows that were materialized at {self.root} have changed: asked for are "
+                f"the rows materialized at {self.root} have changed: expected "
                 f"{self.version}; {found}. Call gridflow.materialize() again, and restart any "
-                f"training that used the old ones."
+                f"training that used the old rows."
             )
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Materialized:
 
 
 def read_note(root: Where) -> Materialized | None:
-    """Return what was written to a folder last; None if nothing was.
+    """Return the note of what was last written to a folder, or None.
 
     Raises
     ------
@@ -120,13 +120,13 @@ def read_note(root: Where) -> Materialized | None:
         return Materialized(**{**fields, "files": tuple(fields["files"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise GridflowError(
-            f"{root.complete(path)} can't be read: {error}. If gridflow.materialize() didn't "
-            f"write it, choose another path; otherwise delete it, and the rows are written again."
+            f"can't read {root.complete(path)}: {error}. If gridflow.materialize() didn't write "
+            f"it, use another path; otherwise delete it, and the rows are written again."
         ) from error
 
 
 def write_note(root: Where, made: Materialized) -> None:
-    """Note what a folder holds, at once for all who read it.
+    """Write the note of a folder atomically.
 
     Raises
     ------
@@ -138,14 +138,14 @@ def write_note(root: Where, made: Materialized) -> None:
     content = json.dumps(fields, indent=1).encode()
     folder = root.path.rstrip("/")
     is_store = root.system.type_name in OBJECT_STORES
-    # A store shows an object once it is whole; elsewhere a new name does that.
+    # A store shows only complete objects; elsewhere, renaming is atomic.
     path = f"{folder}/{NAME}" if is_store else f"{folder}/_incoming-{uuid.uuid4().hex[:8]}"
     try:
         with root.system.open_output_stream(path) as file:
             file.write(content)
         if not is_store:
-            if root.system.type_name != "local":  # HDFS renames to no name that is taken
+            if root.system.type_name != "local":  # HDFS can't rename over an existing file
                 delete(root.at(f"{folder}/{NAME}"))
             root.system.move(path, f"{folder}/{NAME}")
     except OSError as error:
-        raise GridflowError(f"{root.complete(path)} can't be written: {error}") from error
+        raise GridflowError(f"can't write {root.complete(path)}: {error}") from error

@@ -1,4 +1,4 @@
-"""What `TrainingContext.files` returns: the parts of files that one rank is to read."""
+"""The parts of files that one rank reads: the result of `TrainingContext.files`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["FilePart"]
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file, or a whole one.
+    """A part of a file, or a whole file.
 
     Attributes
     ----------
     path : str
-        With its scheme; a local path as it is.
+        With its scheme; without one for a local path.
     size : int
-        Bytes of this part, about.
+        Approximate bytes of this part.
     row_group : int or None
-        Of a Parquet file: which of its row groups.
+        The row group of a Parquet file.
     offset : int or None
-        Of an uncompressed TFRecord file: the byte where the first of its range of records begins.
+        For an uncompressed TFRecord file: the byte where its range of records begins.
     first, rows : int or None
-        Of the row group or range of records: the first row of this part, and how many there are.
-        None where files are taken whole.
+        The first row of this part in the row group or range of records, and the number of rows.
+        None for whole files.
     """
 
     path: str
@@ -39,11 +39,11 @@ class FilePart:
     rows: int | None = None
 
     def open(self) -> Any:
-        """Open the whole file for reading, wherever it lies.
+        """Open the whole file for reading, on any file system.
 
         Returns
         -------
         pyarrow.NativeFile
-            A file object of bytes, to be closed or used as a context manager.
+            A binary file object. Close it, or use it as a context manager.
         """
         return self.where.system.open_input_file(self.where.path)

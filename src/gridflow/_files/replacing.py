@@ -1,4 +1,4 @@
-"""Files of the user's that are replaced: the new one is written beside the old one, and renamed."""
+"""Replaces user files: the new one is written beside the old one, and renamed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
-    """Give a place to write a file or folder to, which becomes that at the path when it is whole.
+    """Yield a temporary path to write a file or folder to, which then replaces the one at `path`.
 
-    After an error nothing of it is left, and what was at the path is as it was. A link stays one;
-    devices and pipes are written to as they are. The file keeps the mode of the old one.
+    After an error nothing is left of it, and what was at `path` is unchanged. A link stays a link;
+    devices and pipes are written to directly. The file keeps the mode of the old one.
 
     Parameters
     ----------
     path : str or path-like
-        On this machine; its folder has to be there.
+        A local path; its folder must exist.
     ending : str, optional
-        Of the name of that place, for who goes by it.
+        Suffix of the temporary name, for code that depends on it.
 
     Raises
     ------
     OSError
-        There is no such folder, no room in it, or no right to write there.
+        The folder doesn't exist, the disk is full, or permission is missing.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):
@@ -46,7 +46,7 @@ def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
         yield beside
         if target.is_file() and beside.is_file():
             shutil.copymode(target, beside)
-            sync(beside)  # else a crash of the host could leave neither
+            sync(beside)  # otherwise a crash of the host could leave neither
         move(beside, target)
     except BaseException:
         _delete(beside)
@@ -54,9 +54,9 @@ def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file or folder, in place of what is at the target.
+    """Rename a file or folder over the target.
 
-    A folder can't be renamed over another one. For a moment the old one has another name then.
+    A folder can't be renamed over another one, so the old one is briefly renamed.
     """
     if not (source.is_dir() and target.is_dir()):
         source.replace(target)
@@ -72,7 +72,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def _beside(target: Path, ending: str = "") -> Path:
-    """Return a new path in the same folder; Spark, and `gridflow tfrecord`, read no such names."""
+    """Return a new path in the same folder that Spark and `gridflow tfrecord` ignore."""
     return target.with_name(f".gridflow-{secrets.token_hex(6)}.partial{ending}")
 
 

@@ -1,7 +1,7 @@
-"""From a path with or without a scheme to the file system that it lies in.
+"""Finds the file system of a path with or without a scheme.
 
-pyarrow's own file systems come first: local, HDFS, S3, Google Cloud Storage, Azure. fsspec brings
-all others by their scheme. HDFS takes libhdfs where there is one, else the package hdfs-native.
+pyarrow's own file systems come first: local, HDFS, S3, Google Cloud Storage, Azure. fsspec provides
+all others by scheme. HDFS uses libhdfs if available, otherwise the package hdfs-native.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _S3: Final = ("s3", "s3a", "s3n")
 _GCS: Final = ("gs", "gcs")
 _AZURE: Final = ("abfs", "abfss")
 _HADOOP: Final = ("hdfs", "viewfs")
-#: Where in a container's folder Spark unpacks the submitter's HADOOP_CONF_DIR.
+#: The folder, inside a container, to which Spark unpacks the submitter's HADOOP_CONF_DIR.
 _BROUGHT_CONF: Final = "__spark_conf__/__hadoop_conf__"
-#: Where HDFS listens when an address has no port.
+#: The port of HDFS if an address has none.
 _HDFS_PORT: Final = 8020
 
 
@@ -41,10 +41,10 @@ class Where(NamedTuple):
     ----------
     system : pyarrow.fs.FileSystem
     path : str
-        As the file system takes it.
+        The path for the file system.
     prefix, without : str
-        What a path with its scheme begins with, and what it leaves out of the file system's own
-        path: a container of Azure stands elsewhere in it.
+        The prefix of a path with its scheme, and what that leaves out of the file system's own
+        path: a container of Azure has another position there.
     """
 
     system: Any
@@ -53,7 +53,7 @@ class Where(NamedTuple):
     without: str = ""
 
     def complete(self, path: str) -> str:
-        """Return a path of this file system with its scheme; a local one as it is."""
+        """Return a path of this file system with its scheme; a local path unchanged."""
         return self.prefix + path.removeprefix(self.without)
 
     def at(self, path: str) -> Where:
@@ -62,7 +62,7 @@ class Where(NamedTuple):
 
 
 def scheme_of(path: str) -> str:
-    """Return the scheme of a path, in small letters; empty where there is none.
+    """Return the scheme of a path in lower case; empty if it has none.
 
     Examples
     --------
@@ -76,26 +76,26 @@ def scheme_of(path: str) -> str:
 
 
 def is_local(path: str) -> bool:
-    """Return whether a path is one of this machine's own file system."""
+    """Return whether a path is in this machine's own file system."""
     return scheme_of(path) in _LOCAL
 
 
 def absolute_path(path: str | os.PathLike[str], base: str) -> str:
-    """Return a path with all that it leaves out, by a folder of the default file system.
+    """Complete a path with a base folder of the default file system.
 
     Parameters
     ----------
     path : str or path-like
-        With a scheme it stays as it is, whatever the scheme; one without an authority
-        (``hdfs:///x``) gets that of ``base`` if the schemes are the same. From ``/`` on it lies in
-        the file system of ``base``, otherwise in ``base`` itself.
+        A path with a scheme stays unchanged, except that one without an authority (``hdfs:///x``)
+        gets that of ``base`` if the schemes are the same. A path that begins with ``/`` is in the
+        file system of ``base``, any other in ``base`` itself.
     base : str
         A folder, such as ``hdfs://name:8020/user/me`` or ``/home/me``.
 
     Returns
     -------
     str
-        With a scheme, or a plain path where the file is this machine's.
+        With a scheme, or a plain path for a local file.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def absolute_path(path: str | os.PathLike[str], base: str) -> str:
     """
     text = os.fspath(path)
     if not isinstance(text, str) or not text:
-        raise InvalidArgument(f"a path must be a non-empty string, got {path!r}.")
+        raise InvalidArgument(f"a path must be a non-empty string; got {path!r}.")
     scheme, root = scheme_of(text), _root(base)
     if scheme in _LOCAL and scheme:
         return "/" + text[len(_matched(text)) :].lstrip("/")
@@ -131,7 +131,7 @@ def _matched(text: str) -> str:
 
 
 def _root(base: str) -> str:
-    """Return what comes before the path of a folder; nothing for the local file system."""
+    """Return the scheme and authority of a folder; empty for the local file system."""
     return "" if is_local(base) else _matched(base)
 
 
@@ -143,17 +143,17 @@ def where(path: str, filesystem: Any = None) -> Where:
     path : str
         As `absolute_path` returns it.
     filesystem : optional
-        A ``pyarrow.fs.FileSystem`` or an fsspec one in place of the one that the scheme names; or
-        a mapping of options for making that, such as ``{"endpoint_override": …}`` for S3. By
-        default everything comes from the environment, as each file system documents it
+        A ``pyarrow.fs.FileSystem`` or an fsspec file system to use instead of the scheme's; or a
+        mapping of options for it, such as ``{"endpoint_override": …}`` for S3. By default
+        everything comes from the environment, as each file system documents
         (``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``HADOOP_CONF_DIR`` …).
 
     Raises
     ------
     InvalidArgument
-        No file system has this scheme, or an option is none of its own.
+        The scheme or an option is unknown.
     MissingDependency
-        A package is missing, with its name.
+        A package is missing; the message names it.
     GridflowError
         The file system can't be reached, or refuses.
     """
@@ -180,8 +180,8 @@ def _given(filesystem: Any) -> Any:
     if hasattr(filesystem, "protocol") and hasattr(filesystem, "ls"):
         return fs.PyFileSystem(fs.FSSpecHandler(filesystem))
     raise InvalidArgument(
-        "filesystem= must be a pyarrow.fs.FileSystem, a file system of fsspec, or a dict of "
-        f"options for the one that the path's scheme names; got {filesystem!r}."
+        "filesystem= must be a pyarrow.fs.FileSystem, an fsspec file system, or a dict of "
+        f"options for the file system of the path's scheme; got {filesystem!r}."
     )
 
 
@@ -189,13 +189,13 @@ def _system(scheme: str, authority: str, options: Mapping[str, Any]) -> Any:
     given = tuple(sorted(options.items()))
     try:
         return _made(os.getpid(), scheme, authority, given)
-    except TypeError:  # an option that can't be the key of a table
+    except TypeError:  # an unhashable option
         return _make(scheme, authority, given)
 
 
 @functools.lru_cache(maxsize=64)
 def _made(process: int, scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a file system, one for each process: connections don't outlive a fork."""
+    """Return a file system, one for each process: connections don't survive a fork."""
     del process
     return _make(scheme, authority, options)
 
@@ -206,15 +206,15 @@ def _make(scheme: str, authority: str, options: tuple[tuple[str, Any], ...]) -> 
         return _maker(scheme)(scheme, authority, given)
     except TypeError as error:
         raise InvalidArgument(
-            f"filesystem={given!r} doesn't fit {scheme or 'local'} paths: {error}"
+            f"filesystem={given!r} doesn't match {scheme or 'local'} paths: {error}"
         ) from error
-    except (OSError, ValueError, RuntimeError) as error:  # the last is hdfs-native's
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: hdfs-native
         if isinstance(error, GridflowError):
             raise
         lines = str(error).splitlines() or [repr(error)]
         raise GridflowError(
-            f"{scheme}://{authority} can't be opened: {lines[0]}. Credentials and addresses come "
-            "from the environment of the process, or from filesystem=."
+            f"can't open {scheme}://{authority}: {lines[0]}. Credentials and addresses come from "
+            "the environment of the process, or from filesystem=."
         ) from error
 
 
@@ -268,7 +268,7 @@ def _azure(scheme: str, authority: str, options: dict[str, Any]) -> Any:
     account = host.partition(".")[0] or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
     if not account and "account_name" not in options:
         raise InvalidArgument(
-            f"{scheme}://{authority} doesn't name a storage account: write {scheme}://container@account"
+            f"{scheme}://{authority} doesn't name a storage account. Use {scheme}://container@account"
             ".dfs.core.windows.net/path, or set AZURE_STORAGE_ACCOUNT_NAME."
         )
     key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY")
@@ -284,7 +284,7 @@ def _hadoop(scheme: str, authority: str, options: dict[str, Any]) -> Any:
         try:
             return _by_libhdfs(scheme, host, port, options)
         except MissingDependency:
-            pass  # the other client needs nothing of Hadoop's
+            pass  # the other client needs nothing from Hadoop
     from hdfs_native import fsspec as native
 
     _learn_from_the_container()
@@ -297,10 +297,10 @@ def _hadoop(scheme: str, authority: str, options: dict[str, Any]) -> Any:
 
 
 def _learn_from_the_container() -> None:
-    """Let a process in a container of YARN know HDFS as Spark's own processes there do.
+    """Configure HDFS for a process in a YARN container as for Spark's own processes there.
 
-    Spark brings the submitter's configuration of Hadoop into each container, but tells it to Java
-    alone; and it acts as the submitter, where the process itself belongs to YARN's user.
+    Spark ships the submitter's Hadoop configuration to each container, but only Java uses it; and
+    Spark acts as the submitter, while the process itself belongs to YARN's user.
     """
     if "CONTAINER_ID" not in os.environ or "SPARK_USER" not in os.environ:
         return
@@ -319,7 +319,7 @@ def _by_libhdfs(scheme: str, host: str, port: str, options: dict[str, Any]) -> A
         if "Unable to load" not in str(error):
             raise
         raise MissingDependency(
-            f"{scheme}:// needs a client of HDFS: pip install 'gridflow[hdfs]'; or Hadoop's own, "
+            f"{scheme}:// needs an HDFS client: pip install 'gridflow[hdfs]'; or Hadoop's own, "
             "with HADOOP_HOME, JAVA_HOME and CLASSPATH=$(hadoop classpath --glob) set where the "
             f"tasks run ({str(error).splitlines()[0]})."
         ) from error

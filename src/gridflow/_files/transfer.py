@@ -1,4 +1,4 @@
-"""Files and folders between this machine and other file systems, each whole or not there."""
+"""Copies files and folders between this machine and other file systems atomically."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
     "write",
 ]
 
-#: They keep whole objects and know no folders that could be renamed.
+#: They store whole objects, and have no folders that could be renamed.
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 def destination(path: str | os.PathLike[str]) -> Path | Where:
-    """Return where a path leads: a path of this machine, or a place in another file system.
+    """Return a local path, or a place in another file system.
 
     Raises
     ------
@@ -52,10 +52,10 @@ def destination(path: str | os.PathLike[str]) -> Path | Where:
 
 
 def put(source: Path, target: Where) -> None:
-    """Copy a file or a folder to a place in another file system, in place of what is there.
+    """Copy a file or a folder to another file system, replacing what is there.
 
-    It has its name there once it is whole. Object stores have no folders: the files of one come
-    there one by one.
+    It gets its name there once it is complete. Object stores have no folders: there, the files of a
+    folder arrive one by one.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def put(source: Path, target: Where) -> None:
 
 
 def _replace(target: Where, incoming: str) -> None:
-    """Rename what came; what has the name until then comes back on an error."""
+    """Rename the copy over the target, which is restored on an error."""
     system = target.system
     if system.get_file_info(target.path).type == fs.FileType.NotFound:
         system.move(incoming, target.path)
@@ -92,17 +92,17 @@ def _replace(target: Where, incoming: str) -> None:
     except BaseException:
         system.move(old, target.path)
         raise
-    with contextlib.suppress(GridflowError):  # what was to be done is done
+    with contextlib.suppress(GridflowError):  # the replacement is done
         delete(target.at(old))
 
 
 def fetch(source: Where, target: Path) -> None:
-    """Copy a file to this machine; it has its name there once it is whole.
+    """Copy a file to this machine; it gets its name once it is complete.
 
     Raises
     ------
     GridflowError
-        It isn't there, or can't be read to its end.
+        It doesn't exist, or can't be read completely.
     """
     here = fs.LocalFileSystem()
     partial = target.with_name(target.name + ".partial")
@@ -127,22 +127,22 @@ def read(source: Where) -> bytes:
     Raises
     ------
     GridflowError
-        It isn't there, or can't be read.
+        It doesn't exist, or can't be read.
     """
     with _named(source, "can't be read"), source.system.open_input_stream(source.path) as file:
         return bytes(file.read())
 
 
 def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) -> None:
-    """Write a small file of JSON.
+    """Write a small JSON file.
 
     Parameters
     ----------
     target : Where
     content : mapping
     in_place : bool
-        Whether its name must be there all the time, though a reader may find half of the content.
-        Otherwise the name must be new, and is there once the file is whole.
+        Whether to overwrite in place: the name then always exists, but a reader may find incomplete
+        content. Otherwise the name must be new, and appears once the file is complete.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) 
 
 
 def names_in(folder: Where) -> list[str]:
-    """Return the names of the files in a folder; none if there is no such folder.
+    """Return the names of the files in a folder; empty if the folder doesn't exist.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def names_in(folder: Where) -> list[str]:
 
 
 def check_folder(folder: Where) -> None:
-    """Refuse a folder that isn't there; object stores know none.
+    """Refuse a missing folder; object stores have no folders.
 
     Raises
     ------
@@ -190,11 +190,11 @@ def check_folder(folder: Where) -> None:
         return
     with _named(folder, "can't be listed"):
         if folder.system.get_file_info(folder.path).type != fs.FileType.Directory:
-            raise FileNotFoundError("there is no such folder")
+            raise FileNotFoundError("no such folder")
 
 
 def delete(target: Where) -> None:
-    """Delete a file, or a folder with all that is in it, if it is there.
+    """Delete a file, or a folder with everything in it, if it exists.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def delete(target: Where) -> None:
 
 
 def refuse_what_is_there(target: Where) -> None:
-    """Refuse a place where something is.
+    """Refuse a place that already exists.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _size(source: Path) -> int:
 
 
 def _check_whole(path: str, system: Any, size: int | None) -> None:
-    """Refuse a copy that is shorter than what was copied: streams may end early without a word."""
+    """Refuse a copy that is shorter than its source: streams may end early without an error."""
     found = system.get_file_info(path)
     if found.type == fs.FileType.Directory:
         files = system.get_file_info(fs.FileSelector(path, recursive=True))
@@ -255,11 +255,11 @@ def _copy(source: Path, system: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _named(place: Where, what: str) -> Iterator[None]:
-    """Let errors of a file system tell where they happened."""
+    """Add the place to errors of a file system."""
     try:
         yield
     except GridflowError:
         raise
-    except Exception as error:  # fsspec's file systems raise errors of all kinds
+    except Exception as error:  # fsspec's file systems raise all kinds of errors
         lines = str(error).splitlines() or [repr(error)]
         raise GridflowError(f"{place.complete(place.path)} {what}: {lines[0]}") from error

@@ -1,1 +1,1 @@
-"""GPUs of tasks: how many each one needs, which it is given, and that nobody else takes them."""
+"""GPUs of tasks: finding, assigning and locking them."""

@@ -1,6 +1,6 @@
-"""All that touches a real GPU: ``nvidia-smi``, device files, and TensorFlow's limit of memory.
+"""Everything that touches a real GPU: ``nvidia-smi``, device files, and TensorFlow's memory limit.
 
-The answers of ``nvidia-smi`` are those of its CSV format, which is documented and stable.
+It reads the CSV output of ``nvidia-smi``, which is documented and stable.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SMI: Final = "nvidia-smi"
-#: Without persistence mode the driver is loaded for each call, which takes seconds on big hosts.
+#: Without persistence mode, the driver is loaded for each call, which takes seconds on big hosts.
 _SMI_SECONDS: Final = 30.0
-#: What a process needs of a GPU beside what its allocator manages: CUDA's context, libraries.
+#: Memory that a process needs outside its allocator: CUDA's context, libraries.
 _CONTEXT_MIB: Final = 512
 
 
 class NoAnswer(Exception):
-    """``nvidia-smi`` isn't there, or doesn't work; the text says which."""
+    """``nvidia-smi`` is missing or doesn't work; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Device:
         In the order of the PCI bus, which is also CUDA's with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     uuid : str
     memory : int
-        All of it, in MiB.
+        Total memory in MiB.
     """
 
     index: int
@@ -51,7 +51,7 @@ def find() -> list[Device]:
     Raises
     ------
     NoAnswer
-        Nobody can tell.
+        ``nvidia-smi`` doesn't answer.
     """
     found = []
     for line in _ask("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
@@ -61,12 +61,12 @@ def find() -> list[Device]:
 
 
 def busy() -> set[str]:
-    """Return the UUIDs of GPUs on which some process computes, whoever started it.
+    """Return the UUIDs of GPUs on which any process computes.
 
     Raises
     ------
     NoAnswer
-        Nobody can tell.
+        ``nvidia-smi`` doesn't answer.
     """
     lines = _ask("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
     return {line.split(",")[0].strip() for line in lines}
@@ -84,14 +84,14 @@ def _ask(*arguments: str) -> list[str]:
         raise NoAnswer(f"{_SMI} doesn't work: {error}") from error
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())
-        raise NoAnswer(f"{_SMI} ended with {done.returncode}: {words[:300]}")
+        raise NoAnswer(f"{_SMI} exited with code {done.returncode}: {words[:300]}")
     return [line for line in done.stdout.splitlines() if "," in line]
 
 
 def visible(devices: Iterable[Device], mask: str | None) -> list[Device]:
-    """Return the devices that a value of ``CUDA_VISIBLE_DEVICES`` lets through; None: all.
+    """Return the devices that a value of ``CUDA_VISIBLE_DEVICES`` selects; None: all.
 
-    As CUDA reads it: indices, or beginnings of UUIDs; the first that is neither ends the list.
+    Like CUDA, it reads indices or prefixes of UUIDs; the first invalid one ends the list.
     """
     every = list(devices)
     if mask is None:
@@ -106,15 +106,15 @@ def visible(devices: Iterable[Device], mask: str | None) -> list[Device]:
 
 
 def lie_idle() -> bool:
-    """Return whether this host has GPUs, by its device files; asks no program."""
+    """Return whether this host has GPUs, from its device files alone."""
     return any(re.fullmatch(r"nvidia\d+", name) for name in os.listdir("/dev"))  # noqa: PTH208
 
 
 def part_of(memory: int, shares: int) -> int:
     """Return the limit, in MiB, of one of the tasks that share a GPU.
 
-    A limit is for TensorFlow's allocator alone. CUDA's context comes on top of it and must fit, or
-    the last task finds the memory gone.
+    The limit applies only to TensorFlow's allocator. CUDA's context comes on top of it and must
+    fit, or the last task finds no memory.
     """
     part = memory // shares
     return part - min(max(_CONTEXT_MIB, part // 10), part // 2)
@@ -126,7 +126,7 @@ def limit_memory(limit: int | None) -> None:
     Parameters
     ----------
     limit : int or None
-        In MiB; None: no limit, and TensorFlow isn't even imported.
+        In MiB; None: no limit, and TensorFlow isn't imported.
     """
     if limit is None:
         return
@@ -138,7 +138,7 @@ def limit_memory(limit: int | None) -> None:
 
 
 def server_config(limit: int | None, gpus: int) -> Any:
-    """Return the same limit as the settings of a ``tf.distribute.Server``; None for none."""
+    """Return the same limit as settings of a ``tf.distribute.Server``; None without a limit."""
     if limit is None or not gpus:
         return None
     import tensorflow as tf
@@ -152,8 +152,8 @@ def server_config(limit: int | None, gpus: int) -> Any:
 def first_environment() -> dict[str, str]:
     """Return the environment that this process was started with.
 
-    Spark reuses its Python workers: what an earlier task put into ``os.environ`` stays there. The
-    kernel keeps the block that the process began with, which nobody changes.
+    Spark reuses its Python workers, so changes of ``os.environ`` by an earlier task stay. The
+    kernel keeps the original block, which no one changes.
     """
     block = Path("/proc/self/environ").read_bytes().decode(errors="surrogateescape")
     pairs = (entry.partition("=") for entry in block.split("\0") if "=" in entry)

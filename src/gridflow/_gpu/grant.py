@@ -1,4 +1,4 @@
-"""The GPUs that a task was given, and what its training process is told of them."""
+"""The GPUs of a task, and the environment of its training process."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 _GROWTH: Final = "TF_FORCE_GPU_ALLOW_GROWTH"
 _PREALLOCATE: Final = "XLA_PYTHON_CLIENT_PREALLOCATE"
 _FRACTION: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-#: What is set only at times; what an earlier task of a reused worker left behind must not stay.
+#: Set only sometimes; values that an earlier task left in a reused worker must be removed.
 _RESET: Final = ("CUDA_DEVICE_ORDER", _GROWTH, _PREALLOCATE, _FRACTION)
-#: Shows CUDA no device; an empty text would do the same, but some tools drop empty variables.
+#: Hides all devices from CUDA; an empty string would, too, but some tools drop empty variables.
 _HIDDEN: Final = "-1"
 _MIB: Final = 1 << 20
-#: A job that has just ended, or died, may still be letting go of its GPUs.
+#: A job that has just ended or died may not have released its GPUs yet.
 _PATIENCE_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
 class SparkGpus:
-    """What Spark gave to a task.
+    """The GPUs that Spark assigned to a task.
 
     Attributes
     ----------
     addresses : tuple of str
         As in ``TaskContext.resources()["gpu"]``.
     shares : int, default 1
-        How many tasks Spark gives the same address.
+        How many tasks get the same address.
     """
 
     addresses: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class GpuGrant:
     addresses : tuple of str
         Their indices or UUIDs.
     memory_limit : int or None
-        In MiB, on each of them.
+        In MiB, for each of them.
     environment : dict
         For the training process; a variable that is None is removed.
     files : tuple of int
@@ -70,7 +70,7 @@ class GpuGrant:
     files: tuple[int, ...] = ()
 
     def close(self) -> None:
-        """Give the GPUs back, once the training process is dead, too."""
+        """Release the GPUs, once the training process has ended, too."""
         for file in self.files:
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -86,7 +86,7 @@ def take(
     locks: GpuLocks | None = None,
     patience: float = _PATIENCE_SECONDS,
 ) -> GpuGrant:
-    """Take the GPUs of a task: those that Spark gave it, else free ones of this host.
+    """Take the GPUs of a task: those that Spark assigned to it, or free ones of this host.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ def take(
     options : GpuOptions
     spark : SparkGpus
     owner : str
-        Said to others who find a GPU taken.
+        Its description, for others who find a GPU in use.
     locks : GpuLocks, optional
     patience : float, default 10
-        Seconds to wait for GPUs that are taken.
+        Seconds to wait for GPUs that are in use.
 
     Raises
     ------
@@ -128,11 +128,11 @@ def take(
     grant.environment = {
         **reset,
         VISIBLE: ",".join(addresses),
-        # CUDA's own order is by speed, while Spark's addresses and ours are those of nvidia-smi.
+        # CUDA orders devices by speed, but Spark's addresses and ours are nvidia-smi's.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     if grant.memory_limit is not None and total:
-        # JAX's, which takes its fraction at once; rounded down.
+        # For JAX, which allocates its fraction at once; rounded down.
         grant.environment[_FRACTION] = f"{1000 * grant.memory_limit // total / 1000:g}"
     if options.allow_growth:
         grant.environment[_GROWTH], grant.environment[_PREALLOCATE] = "true", "false"
@@ -140,13 +140,13 @@ def take(
 
 
 def check_host(needs: Sequence[GpuNeed], environment: Mapping[str, str]) -> None:
-    """Compare the needs of tasks that will all run on this host with what is free on it.
+    """Compare the needs of tasks that will all run on this host with its free GPUs.
 
     Parameters
     ----------
     needs : sequence of GpuNeed
     environment : mapping
-        That of the agents: it may hide GPUs from them.
+        The agents' environment, which may hide GPUs from them.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def check_host(needs: Sequence[GpuNeed], environment: Mapping[str, str]) -> None
     if required > len(present):
         raise NotEnoughGpus(
             f"the job's tasks need {required} GPUs, but {socket.gethostname()} has {len(present)}. "
-            "Use fewer tasks, or less of gpus=.",
+            "Use fewer tasks, or reduce gpus=.",
             required,
             len(present),
         )
@@ -177,7 +177,7 @@ def check_host(needs: Sequence[GpuNeed], environment: Mapping[str, str]) -> None
         if places > free[shares]:
             what = "GPUs" if shares == 1 else f"parts (1/{shares}) of GPUs"
             raise NotEnoughGpus(
-                f"the job's tasks need {places} {what}, but {free[shares]} are free on "
+                f"the job's tasks need {places} {what}, but only {free[shares]} are free on "
                 f"{socket.gethostname()}, which has {len(present)} GPUs. "
                 f"{_taken(locks, present, busy)}Wait, or use fewer tasks.",
                 places,
@@ -189,7 +189,7 @@ def _of_spark(need: GpuNeed, spark: SparkGpus) -> tuple[str, ...]:
     count = len(spark.addresses) if need.count is None else need.count
     if count > len(spark.addresses):
         raise NotEnoughGpus(
-            f"it needs {count} GPUs, but Spark gave it {', '.join(spark.addresses)}. Start the "
+            f"it needs {count} GPUs, but Spark assigned it {', '.join(spark.addresses)}. Start the "
             f"application with spark.task.resource.gpu.amount={count}.",
             count,
             len(spark.addresses),
@@ -198,7 +198,7 @@ def _of_spark(need: GpuNeed, spark: SparkGpus) -> tuple[str, ...]:
 
 
 def _known(addresses: Sequence[str]) -> list[Device]:
-    """Return what is known of addresses that somebody else chose; fewer if some aren't known."""
+    """Return the devices of addresses that others chose; fewer if some are unknown."""
     try:
         every = devices.find()
     except devices.NoAnswer:
@@ -225,7 +225,7 @@ def _wait_for(
     what = f"{need.count} GPUs" if need.shares == 1 else f"a part (1/{need.shares}) of a GPU"
     free = locks.count_free(need, present, _busy)
     raise NotEnoughGpus(
-        f"it needs {what}, but {free} of {len(present)} are free. "
+        f"it needs {what}, but only {free} of {len(present)} are free. "
         f"{_taken(locks, present, _busy())}".rstrip(),
         need.count or 0,
         free,

@@ -1,8 +1,8 @@
-"""Who has which GPU of this host: a lock per GPU, or per part of one.
+"""Locks for the GPUs of this host, one for each GPU or part of one.
 
-For hosts on which no scheduler hands out GPUs. A lock is a file that is locked (flock(2)) by the
-agent and inherited by its training process: it is free again as soon as both are dead, however they
-died. All that choose do so under one more lock, the table's.
+They are for hosts without a scheduler that assigns GPUs. A lock is a file that the agent locks
+(flock(2)) and its training process inherits: it is released once both have ended, however they
+ended. Choosing GPUs is guarded by one more lock, the table's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from gridflow._gpu.devices import Device
     from gridflow._spec.gpus import GpuNeed
 
-#: Names another folder, for hosts on which not all jobs see the same /tmp.
+#: Sets another folder, for hosts on which jobs see different /tmp folders.
 FOLDER_VARIABLE: Final = "GRIDFLOW_GPU_LOCKS"
-#: Not the temporary folder: TMPDIR differs from job to job, and a lock is for all of them.
+#: Not the temporary folder: TMPDIR may differ between jobs, and all must share the locks.
 _FOLDER: Final = "/tmp/gridflow-gpus"  # noqa: S108
 _TABLE: Final = "table"
 _TABLE_SECONDS: Final = 120.0
@@ -42,7 +42,7 @@ class HeldLock(NamedTuple):
     ----------
     device : Device
     file : int
-        The descriptor that holds it; closing it everywhere gives the GPU back.
+        The descriptor that holds it; closing it in all processes releases the GPU.
     """
 
     device: Device
@@ -55,7 +55,7 @@ class GpuLocks:
     Parameters
     ----------
     folder : str or Path, optional
-        Where they lie: the same for all users of the host.
+        Their folder, which all users of the host must share.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -74,17 +74,16 @@ class GpuLocks:
         ----------
         need : GpuNeed
         devices : sequence of Device
-            Those that may be taken.
+            The devices to choose from.
         busy : callable
-            Returns UUIDs of GPUs on which processes compute. Asked while the table is locked: a
-            task that has just ended is either still there or not.
+            Returns UUIDs of GPUs on which processes compute. Called while the table is locked.
         owner : str
-            Said to others who find the GPU taken.
+            Its description, for others who find the GPU in use.
 
         Returns
         -------
         list of Held
-            Empty if there are not enough.
+            Empty if too few are free.
         """
         with self._table():
             places = self._places(need, devices, busy())
@@ -98,7 +97,7 @@ class GpuLocks:
     def count_free(
         self, need: GpuNeed, devices: Sequence[Device], busy: Callable[[], Collection[str]]
     ) -> int:
-        """Return how many GPUs, or parts of this size, could be taken now."""
+        """Return how many GPUs, or parts of this size, are free now."""
         with self._table():
             free, taken = 0, busy()
             for device in devices:
@@ -110,7 +109,7 @@ class GpuLocks:
             return free
 
     def owners(self, devices: Sequence[Device]) -> list[str]:
-        """Return who holds what, in words."""
+        """Return descriptions of who holds what."""
         found = []
         with self._table():
             for device in devices:
@@ -123,7 +122,7 @@ class GpuLocks:
     def _places(
         self, need: GpuNeed, devices: Sequence[Device], busy: Collection[str]
     ) -> list[tuple[Device, int]]:
-        """Return free places, those first that fill up a GPU which is shared already."""
+        """Return free slots; those on GPUs that are already shared come first."""
         shared, whole = [], []
         for device in devices:
             held = self._held(device)
@@ -135,7 +134,7 @@ class GpuLocks:
         return shared + whole
 
     def _held(self, device: Device) -> set[tuple[int, int]]:
-        """Return (shares, slot) of each lock of a GPU that somebody holds."""
+        """Return (shares, slot) of each held lock of a GPU."""
         held = set()
         for path in self._folder.glob(f"{_safe(device.uuid)}.*.*"):
             name = _NAME.fullmatch(path.name)
@@ -157,7 +156,7 @@ class GpuLocks:
             raise GridflowError(f"the lock of GPU {device.index} was taken without the table")
         found = os.fstat(file)
         if found.st_uid == os.geteuid() and found.st_nlink == 1:  # not a file linked to here
-            with contextlib.suppress(OSError):  # the words stay the old ones
+            with contextlib.suppress(OSError):  # the old description stays
                 os.ftruncate(file, 0)
                 os.pwrite(file, owner.encode(), 0)
         return file
@@ -166,11 +165,11 @@ class GpuLocks:
     def _table(self) -> Iterator[None]:
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir(parents=True)
-            self._folder.chmod(0o1777)  # as /tmp: all may add locks, none may remove another's
+            self._folder.chmod(0o1777)  # like /tmp: all may add locks, but not remove others'
         if not stat.S_ISDIR(self._folder.lstat().st_mode):
             raise GridflowError(
-                f"the GPU locks belong in {self._folder}, which is not a folder; remove it, or "
-                f"set another one in {FOLDER_VARIABLE}."
+                f"the path of the GPU locks, {self._folder}, is not a folder. Remove it, or set "
+                f"another folder in {FOLDER_VARIABLE}."
             )
         file = _open(self._folder / _TABLE)
         try:
@@ -196,7 +195,7 @@ def _name(device: Device, shares: int, slot: int) -> str:
 
 
 def _open(path: Path) -> int:
-    """Open a lock's file, whoever made it; no link is followed, as anybody may write there."""
+    """Open a lock's file, whoever created it. Links aren't followed, as anyone may write there."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would be waited for
     with contextlib.suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o644)
@@ -204,7 +203,7 @@ def _open(path: Path) -> int:
         return file
     try:
         return os.open(path, os.O_RDWR | flags)
-    except PermissionError:  # another user's; a lock needs no right to write
+    except PermissionError:  # another user's; locking needs no write permission
         return os.open(path, os.O_RDONLY | flags)
 
 

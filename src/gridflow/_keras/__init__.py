@@ -1,4 +1,4 @@
-"""What Keras needs to train on several workers: patches, callbacks, checkpoints, results.
+"""Keras on several workers: patches, callbacks, checkpoints, results.
 
 Nothing here imports TensorFlow or Keras before a function is called.
 """

@@ -1,8 +1,8 @@
 """The rows of ``run(data=…)`` as batches of numpy arrays, for Keras 3 on JAX and torch.
 
-Keras 3 takes a ``PyDataset`` on each of its backends, and asks it for batches by number. These
-are read one after the other, whatever the number: their order is that of the plan of the epoch
-(`gridflow._feed.plan.epochs`), as it is in ``tf.data``. No TensorFlow is needed.
+Keras 3 supports ``PyDataset`` on all of its backends, and asks it for batches by number. Batches
+are read sequentially, whatever the number, in the order of the epoch's plan
+(`gridflow._feed.plan.epochs`), as in ``tf.data``. TensorFlow isn't needed.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ if TYPE_CHECKING:
 
 
 class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
-    """Batches of one rank, an epoch for each iteration.
+    """Batches of one rank; each iteration is an epoch.
 
     Parameters
     ----------
     source : EpochSource
         Which rows make up which batch.
     own_rows : sequence of int
-        Rows of each rank that count outside of training; of this rank alone where each trains for
-        itself.
+        Rows of each rank that count outside training; only this rank's if each rank trains alone.
 
     Attributes
     ----------
     batch_size : int
-        Rows of this rank in a step, at most.
+        Maximum rows of this rank in a step.
     """
 
     def __init__(self, source: EpochSource, own_rows: Sequence[int] = ()) -> None:
@@ -70,13 +69,13 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return self.num_batches
 
     def map(self, function: Callable[..., Any]) -> ArrayDataset:
-        """Return a dataset whose batches went through a function.
+        """Return a dataset with a function applied to its batches.
 
         Parameters
         ----------
         function : callable
-            It is given ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or dicts
-            of them, and returns what Keras is to get.
+            It gets ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or dicts of
+            them, and returns what Keras should get.
         """
         both = chain(self._source.function, function)
         return ArrayDataset(replace(self._source, function=both), self._own_rows)
@@ -87,11 +86,11 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
 
     def endless(self) -> EndlessArrays:
-        """Return the dataset of a fit with ``steps_per_epoch``: it begins again when it ends."""
+        """Return the dataset for a fit with ``steps_per_epoch``: it starts over when it ends."""
         return EndlessArrays(self._source)
 
     def __getitem__(self, index: int) -> Any:
-        """Return the next batch, of the next epoch if one has ended."""
+        """Return the next batch; start the next epoch if one has ended."""
         del index
         if self._epoch is None:
             self._left = self._source.steps_given - self._source.counter.pending[1]
@@ -110,15 +109,15 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
             yield self[0]
 
     def on_epoch_begin(self) -> None:
-        """Give up an epoch that a fit, ended early, has left behind."""
+        """Discard an unfinished epoch of a fit that ended early."""
         self._end()
 
     def on_epoch_end(self) -> None:
-        """Give up what is left of the epoch."""
+        """Discard the rest of the epoch."""
         self._end()
 
     def sample(self) -> Any:
-        """Return a batch to build a model for, of zeros unless it has to go through a function."""
+        """Return a batch to build a model with: zeros, unless a function must be applied to it."""
         if self._source.function is not None:
             aside = replace(self._source, counter=EpochCounter(), on_epoch=None)
             return next(iter(ArrayDataset(aside)))
@@ -146,22 +145,22 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 class EndlessArrays(ArrayDataset):
-    """The same batches, one pass over the rows after the other, whatever Keras calls an epoch."""
+    """The same batches in an endless loop over the rows, whatever Keras calls an epoch."""
 
     @property
     def num_batches(self) -> None:  # type: ignore[override]
-        """Say that there is no end."""
+        """Return None: the number is infinite."""
         return
 
     def on_epoch_begin(self) -> None:
-        """Go on where the epoch before has stopped."""
+        """Continue where the previous epoch stopped."""
 
     def on_epoch_end(self) -> None:
-        """Keep what is left of the pass."""
+        """Keep the rest of the pass."""
 
 
 class ArrayOnce:
-    """Its rows outside of training: each rank's own, each once, in order.
+    """The dataset's rows outside training: the rank's own, each once, in order.
 
     Parameters
     ----------
@@ -171,18 +170,17 @@ class ArrayOnce:
     Attributes
     ----------
     is_empty : bool
-        Whether this rank has none. Its one batch is a row that another rank has lent, and isn't to
-        be counted.
+        Whether this rank has no rows. Its only batch then is a borrowed row, which isn't counted.
     is_global : bool
-        Whether the batches of all ranks make up global ones of which each row is a part once.
+        Whether the batches of all ranks form global batches that contain each row once.
     functions : mapping
-        Keras's functions for this rank alone, by model.
+        Keras's functions for this rank only, by model.
     """
 
     def __init__(self, source: EpochSource, own_rows: Sequence[int]) -> None:
         own = own_rows[source.rank if len(own_rows) > 1 else 0]
         self.is_empty = own == 0
-        # The number of steps is its own: no rank waits for another one.
+        # Each rank has its own number of steps: no rank waits for another.
         steps = math.ceil(own / source.batch_size)
         size = source.batch_size
         tail: Tail = "spread"
@@ -206,7 +204,7 @@ class ArrayOnce:
 
     @functools.cached_property
     def view(self) -> ArrayDataset:
-        """The dataset, which knows this object in turn."""
+        """The dataset, which refers to this object."""
         dataset = ArrayDataset(self._source)
         attach(dataset, self)
         return dataset
@@ -233,12 +231,12 @@ def make(
     own_rows : sequence of int
         Rows of each rank that count outside of training.
     parts : int, optional
-        Equal parts into which each batch is cut, where those of all ranks are equal, too.
+        Number of equal parts into which each batch is split, if those of all ranks are equal, too.
 
     Raises
     ------
     SchemaError
-        A column holds text or bytes, of which neither JAX nor torch makes tensors.
+        A column holds text or bytes, which JAX and torch don't support.
     """
     selection = select(reader.specs, features, label, sample_weight, reader.dataset)
     for tensor in selection.tensors:
@@ -246,13 +244,14 @@ def make(
             raise SchemaError(
                 f"column {tensor.columns[0]!r} of {reader.dataset!r} is "
                 f"{'sparse' if tensor.is_sparse else 'ragged'}, and backend={backend!r} has no "
-                f"such tensors. Feed it {'dense' if tensor.is_sparse else 'as Padded(length)'}."
+                "such tensors. Feed it "
+                f"{'as a dense vector' if tensor.is_sparse else 'as Padded(length)'}."
             )
     text = [column for t in selection.tensors if t.is_text for column in t.columns]
     if text:
         raise SchemaError(
             f"column {text[0]!r} of {reader.dataset!r} holds text or bytes, and backend="
-            f"{backend!r} has no tensors of those. Turn it into numbers in the DataFrame, or use "
+            f"{backend!r} has no string tensors. Convert it to numbers in the DataFrame, or use "
             "backend='tensorflow'."
         )
     source = EpochSource(reader=reader, selection=selection, endless=True, **options)
@@ -260,5 +259,5 @@ def make(
         own_rows = [own_rows[source.rank]]
     elif parts is not None:
         source = replace(source, rows_wanted=max(reader.rows, *own_rows), multiple=parts)
-    source.plan(0)  # refuses what can't be planned
+    source.plan(0)  # raises an error if no epoch can be planned
     return ArrayDataset(source, own_rows)

@@ -1,11 +1,11 @@
-"""The callbacks that ``ctx.callbacks()`` gives to ``fit``, and how to use one's own beside them.
+"""The callbacks of ``ctx.callbacks()``, and how to use other callbacks with them.
 
-Callbacks of Keras that write files (ModelCheckpoint, BackupAndRestore, TensorBoard, CSVLogger)
-know nothing of ranks. Where all ranks train one model the chief's alone write to a path that is
-given on several; one's own are to be wrapped in `chief_only`, or given a path for each rank
-(``ctx.work_dir``). Callbacks that decide (EarlyStopping,
-ReduceLROnPlateau, LearningRateScheduler, TerminateOnNaN) belong on all ranks as they are: the logs
-that they see are the same everywhere.
+Keras callbacks that write files (ModelCheckpoint, BackupAndRestore, TensorBoard, CSVLogger) know
+nothing of ranks. If all ranks train one model and use the same path, only the chief's callback
+writes to it. Custom callbacks must be wrapped in `chief_only`, or get a different path on each rank
+(``ctx.work_dir``). Callbacks that make decisions (EarlyStopping, ReduceLROnPlateau,
+LearningRateScheduler, TerminateOnNaN) belong on all ranks, unwrapped: they see the same logs
+everywhere.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def build(
     tensorboard: bool = True,
     progress: bool = True,
 ) -> list[Any]:
-    """Return gridflow's callbacks, in the order in which they have to run.
+    """Return gridflow's callbacks, in the order in which they must run.
 
-    They fit models of Keras 3 and of tf_keras; which one it is shows when ``fit`` begins.
+    They work with models of Keras 3 and of tf_keras; which one it is is known when ``fit`` starts.
 
     Parameters
     ----------
     runtime : Runtime
         The training process.
     checkpoint : bool, default True
-        Write checkpoints, and resume from the one that the runtime has.
+        Write checkpoints, and resume from the runtime's checkpoint.
     tensorboard : bool, default True
         Write TensorBoard's event files, on the chief.
     progress : bool, default True
-        Report steps and logs to the driver, and to Kubeflow Trainer where it asks for them.
+        Report steps and logs to the driver, and to Kubeflow Trainer if it asks for them.
     """
     callbacks: list[Any] = [Statistics(), EpochResults(runtime)]
     if checkpoint:
@@ -61,7 +61,7 @@ def build(
     if tensorboard and runtime.is_chief and runtime.tensorboard_dir is not None:
         if any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorflow")):
             _log.warning(
-                "no event files for TensorBoard are written: pip install 'gridflow[tensorboard]'"
+                "can't write event files for TensorBoard: pip install 'gridflow[tensorboard]'"
             )
         else:
             callbacks.append(TensorBoardOf(runtime))
@@ -75,11 +75,11 @@ def build(
 def chief_only(callback: Any) -> Any:
     """Return the callback on the chief, and one that does nothing on the other ranks.
 
-    For callbacks that write files. Those of Keras's own (ModelCheckpoint, TensorBoard, CSVLogger)
-    needn't be wrapped where all ranks train one model: of those that write to one path the chief's
-    alone does. Not for those that change the training, which must do so on all ranks, and not for
-    ModelCheckpoint with a tf_keras model that has BatchNormalization: to read its statistics takes
-    all ranks, so give each rank a path of its own there.
+    For callbacks that write files. Keras's own (ModelCheckpoint, TensorBoard, CSVLogger) needn't be
+    wrapped if all ranks train one model: of several callbacks with the same path, only the chief's
+    writes. Don't wrap callbacks that change the training, which must run on all ranks. Don't wrap
+    ModelCheckpoint for a tf_keras model with BatchNormalization either: reading its statistics
+    involves all ranks, so give each rank a different path.
 
     Parameters
     ----------
@@ -89,8 +89,9 @@ def chief_only(callback: Any) -> Any:
     Raises
     ------
     InvalidArgument
-        It is one of Keras's that change the training: EarlyStopping, LearningRateScheduler,
-        ReduceLROnPlateau, SwapEMAWeights, TerminateOnNaN; or that restore: BackupAndRestore.
+        The callback is one of Keras's that change the training (EarlyStopping,
+        LearningRateScheduler, ReduceLROnPlateau, SwapEMAWeights, TerminateOnNaN) or restore it
+        (BackupAndRestore).
     GridflowError
         Outside a training process.
     """
@@ -106,7 +107,7 @@ class Statistics(NeutralCallback):
         self._training = False
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Note that a test is a validation from now on."""
+        """Treat tests as validation from now on."""
         del logs
         self._training = True
 
@@ -122,7 +123,7 @@ class Statistics(NeutralCallback):
         statistics.synchronise(self.model)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Average what a training that was stopped leaves behind."""
+        """Average the statistics of a training that was stopped."""
         del logs
         self._training = False
         statistics.synchronise(self.model)
@@ -131,8 +132,8 @@ class Statistics(NeutralCallback):
 class EpochResults(NeutralCallback):
     """Hands the logs of each epoch to the runtime, on the chief.
 
-    At once, since the process may not live on; and again before the next epoch where callbacks
-    that ran later have put metrics of their own into them, as Keras's History would hold.
+    It does so immediately, because the process may die, and again before the next epoch if later
+    callbacks have added their own metrics, as in Keras's History.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -142,22 +143,22 @@ class EpochResults(NeutralCallback):
         self._told: tuple[int, dict[str, float], Mapping[str, Any] | None] | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Note which fit it is."""
+        """Remember the number of the fit."""
         del logs
         self._fit = begin_fit(self._runtime)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Complete the last epoch's."""
+        """Complete the logs of the last epoch."""
         self._complete()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Hand over."""
+        """Hand the logs over."""
         if self._runtime.is_chief and not incremental.is_empty(self.model):
             self._told = epoch, numbers(logs), logs
             self._runtime.epoch_end(epoch, self._told[1], fit=self._fit)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Complete the last epoch's."""
+        """Complete the logs of the last epoch."""
         self._complete()
 
     def _complete(self) -> None:
@@ -168,7 +169,7 @@ class EpochResults(NeutralCallback):
 
 
 class TensorBoardOf(NeutralCallback):
-    """Keras's own TensorBoard callback, of the flavour of the model that is trained."""
+    """Keras's own TensorBoard callback, in the flavour of the model being trained."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
@@ -176,10 +177,10 @@ class TensorBoardOf(NeutralCallback):
         self._delegate: Any = None
 
     def set_model(self, model: Any) -> None:
-        """Make the delegate of the model's flavour."""
+        """Create the delegate for the model's flavour."""
         super().set_model(model)
         if not is_tensorflow(model):
-            # Keras writes event files by TensorFlow, which would take the memory of the GPUs.
+            # Keras writes event files with TensorFlow, which would reserve the GPUs' memory.
             tensorflow = importlib.import_module("tensorflow")
             tensorflow.config.set_visible_devices([], "GPU")
         flavour = importlib.import_module(self.flavour)
@@ -190,34 +191,34 @@ class TensorBoardOf(NeutralCallback):
         self._delegate.set_model(model)
 
     def set_params(self, params: Mapping[str, Any] | None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         super().set_params(params)
         if self._delegate is not None:
             self._delegate.set_params(params)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._delegate.on_train_begin(logs)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._delegate.on_train_end(logs)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._delegate.on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         if not incremental.is_empty(self.model):
             self._delegate.on_epoch_end(epoch, numbers(logs))
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._delegate.on_test_begin(logs)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass on."""
+        """Pass the call on."""
         self._delegate.on_test_end(logs)
 
 
@@ -244,7 +245,7 @@ class ProgressReporter(NeutralCallback):
         del logs
         self._training, self._reported = True, 0.0
         self._fit = current_fit(self._runtime)
-        # Now, as a validation will bring data of its own.
+        # Read it now, because a validation has its own data.
         self._data = position.data_of(self.model)
         self._rows_a_step = self._rows_of_a_step()
 
@@ -254,7 +255,7 @@ class ProgressReporter(NeutralCallback):
         self._epoch, self._step = epoch, -1
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Report, if it is time."""
+        """Report, if it is due."""
         steps = batch - self._step if self._step >= 0 else 1
         self._step = batch
         self._rows += steps * self._rows_a_step
@@ -270,22 +271,22 @@ class ProgressReporter(NeutralCallback):
         self._report("test", batch + 1, logs)
 
     def on_predict_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Report a sign of life; the outputs aren't for the driver."""
+        """Report a sign of life, without the outputs."""
         del logs
         self._report("predict", batch + 1, None)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Report that no step is to be expected."""
+        """Report that no step is expected."""
         self._training, self._data = False, None
         self._report("idle", self._step + 1, logs, now=True)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Report that no step is to be expected, unless this was a validation."""
+        """Report that no step is expected, unless this was a validation."""
         if not self._training:
             self._report("idle", 0, logs, now=True)
 
     def on_predict_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Report that no step is to be expected."""
+        """Report that no step is expected."""
         del logs
         if not self._training:
             self._report("idle", 0, None, now=True)
@@ -304,20 +305,20 @@ class ProgressReporter(NeutralCallback):
             steps_per_epoch=steps if phase == "train" else None,
             phase=phase,
             rows=self._rows,
-            # Only here do logs that are tensors become numbers, which waits for the step.
+            # Converting tensors to numbers waits for the step, so it is done only here.
             logs=numbers(logs),
             fit=self._fit,
         )
         self._rows = 0
 
     def _rows_of_a_step(self) -> int:
-        """Return this rank's rows in a step, 0 where the data don't tell."""
-        if not is_tensorflow(self.model):  # there every rank has data of its own
+        """Return this rank's rows in a step, or 0 if unknown."""
+        if not is_tensorflow(self.model):  # then each rank has its own data
             return position.batch_size(self.model) or 0
         rows = position.first_dimension(position.element_spec(self.model, self.flavour))
         replicas: int = self.model.distribute_strategy.num_replicas_in_sync
         if rows is not None:
             return rows * max(1, replicas // self._runtime.num_workers)
-        # What isn't distributed yet is cut up among the workers.
+        # Data that isn't distributed yet is split among the workers.
         whole = position.batch_size(self.model) or 0
         return whole // min(replicas, self._runtime.num_workers)

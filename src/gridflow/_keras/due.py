@@ -1,4 +1,4 @@
-"""Which steps the driver is to expect of this process: what its deadlines hold for."""
+"""Whether the driver should expect steps from this process, for its deadlines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gridflow._wire.reports import StepsDue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The driver asks before it gives anybody up, so its signs may be few.
+#: The driver asks before it gives up on a process, so reports may be rare.
 _LONGEST_SILENCE: Final = 5.0
 
 
 class Due:
-    """The steps of a training process, as far as anybody waits for them.
+    """Whether steps of a training process are due.
 
     Parameters
     ----------
     send : callable
-        Takes what the driver is to hear.
+        Sends messages to the driver.
     timeout : float or None
         The job's ``Deadlines.step``.
     """
@@ -38,17 +38,17 @@ class Due:
 
     @property
     def in_step(self) -> bool:
-        """Whether the process is in a fit that takes all ranks, and in none of its callbacks."""
+        """Whether the process is in a fit that involves all ranks, and not in a callback."""
         return self._together and not self._callbacks
 
     @property
     def idle(self) -> float | None:
-        """Seconds since the last step; None: none is due."""
+        """Seconds since the last step; None if no step is due."""
         return time.monotonic() - self._last if self._due else None
 
     @contextlib.contextmanager
     def during(self, *, together: bool) -> Iterator[bool]:
-        """Let steps be due in a block; whether it is the outermost one is what it yields."""
+        """Make steps due in a block; yield whether it is the outermost one."""
         is_outer = self._depth == 0
         self._depth += 1
         try:
@@ -62,7 +62,7 @@ class Due:
 
     @contextlib.contextmanager
     def in_callbacks(self) -> Iterator[None]:
-        """Let callbacks be at work in a block: they may take as long as they like."""
+        """Suspend the deadline in a block while callbacks run."""
         self._callbacks += 1
         try:
             yield
@@ -70,23 +70,23 @@ class Due:
             self._callbacks -= 1
 
     def step_ended(self) -> None:
-        """Note that a step has ended, of training or not."""
+        """Note that a step of any kind has ended."""
         self._last = time.monotonic()
         if self._due and self._last - self._told >= self._interval:
             self._tell(due=True, together=self._together)
 
     def reported(self) -> None:
-        """Note that a loop of the user's own has made a step: from now on they are due."""
+        """Note that a custom loop has made a step: from now on steps are due."""
         self._due = True
         self.step_ended()
 
     def wait(self, *, waits: bool) -> None:
-        """Note that rows are waited for, or have come: meanwhile no step is due."""
+        """Note that the process waits for rows, or has got them: meanwhile no step is due."""
         if self._depth:
             self._tell(due=not waits, together=self._together)
 
     def stop(self) -> None:
-        """Note that no step is due any more."""
+        """Note that no more steps are due."""
         self._tell(due=False)
 
     def _tell(self, *, due: bool, together: bool = False) -> None:

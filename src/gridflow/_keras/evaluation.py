@@ -1,4 +1,4 @@
-"""The evaluator: each new checkpoint of a running training, evaluated beside it."""
+"""The evaluator, which evaluates each new checkpoint of a running training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def follow(
     trained = 0
     while True:
         inbox.wait_for_one_of((NewCheckpoint, EndEvaluation))
-        message = inbox.take(NewCheckpoint)  # before the end: what came last is evaluated, too
+        message = inbox.take(
+            NewCheckpoint
+        )  # checked before the end: the last one is evaluated, too
         if message is None:
             break
         try:
@@ -44,7 +46,7 @@ def follow(
             continue
         if checkpoint.flavour != flavour:
             raise GridflowError(
-                f"the training saves {checkpoint.flavour} models, the evaluator was given a "
+                f"the training saves {checkpoint.flavour} models, but the evaluator got a "
                 f"{flavour} model."
             )
         state.restore(model, flavour, checkpoint, ["model"])

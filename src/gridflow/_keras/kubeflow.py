@@ -1,6 +1,6 @@
-"""Progress of a training for Kubeflow Trainer, which shows it as the TrainJob's status.
+"""Progress reports for Kubeflow Trainer, which shows them in the TrainJob's status.
 
-KEP-2779 of kubeflow/trainer (``docs/proposals/2779-trainjob-progress``): where its feature
+See KEP-2779 of kubeflow/trainer (``docs/proposals/2779-trainjob-progress``): if its feature
 ``TrainJobStatus`` is on, Trainer gives each pod an address, a certificate authority and a token.
 """
 
@@ -30,16 +30,16 @@ _TOKEN: Final = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105  (a variable's nam
 _INTERVAL: Final = 5.0
 _LONGEST_INTERVAL: Final = 300.0
 _SECONDS: Final = 5.0
-#: As many as Kubeflow's own SDK sends.
+#: The same number as in Kubeflow's own SDK.
 _MOST_METRICS: Final = 256
 
 
 class TrainerStatus(NeutralCallback):
-    """Tells Kubeflow Trainer how far ``fit`` is, how long it will take, and the metrics.
+    """Reports the progress of ``fit``, the remaining time and the metrics to Kubeflow Trainer.
 
-    For the chief alone; ``ctx.callbacks()`` has it where `URL` is set. Programs of their own in a
-    TrainJob can use it as well. It never fails a training: what can't be sent is left out, and the
-    next try comes later each time.
+    Only for the chief; ``ctx.callbacks()`` includes it if `URL` is set. Custom programs in a
+    TrainJob can use it as well. It never fails a training: reports that can't be sent are dropped,
+    with an increasing pause before the next try.
     """
 
     def __init__(self) -> None:
@@ -52,29 +52,29 @@ class TrainerStatus(NeutralCallback):
         self._sending: threading.Thread | None = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Look at the clock."""
+        """Start the clock."""
         del logs
         self._began, self._due, self._first = time.monotonic(), 0.0, None
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Note the epoch."""
+        """Remember the epoch."""
         del logs
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Tell, if it is time."""
+        """Report, if it is due."""
         if time.monotonic() >= self._due:
             steps = self.params.get("steps")
             done = (batch + 1) / steps if steps else 0.0
             self._tell(self._epoch + done, logs)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Tell the epoch's metrics, those of a validation included."""
+        """Report the epoch's metrics, including those of validation."""
         if time.monotonic() >= self._due:
             self._tell(epoch + 1, logs)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Tell that nothing is left to do, and wait a moment until it is said."""
+        """Report the end, and wait a moment until it is sent."""
         self._join()
         self._tell(float(self.params.get("epochs") or 0), logs, is_over=True)
         self._join()
@@ -86,7 +86,7 @@ class TrainerStatus(NeutralCallback):
             return
         now = time.monotonic()
         self._due = now + self._interval
-        # Only here do logs that are tensors become numbers, which waits for the step.
+        # Converting tensors to numbers waits for the step, so it is done only here.
         status = self._status(epochs_done, numbers(logs), now - self._began, is_over=is_over)
         body = json.dumps({"trainerStatus": status}).encode()
         self._sending = threading.Thread(
@@ -107,7 +107,7 @@ class TrainerStatus(NeutralCallback):
             metrics["totalEpochs"] = str(epochs)
             part = 1.0 if is_over else min(epochs_done / epochs, 1.0)
             status["progressPercentage"] = int(100 * part)
-            # A resumed training did not do the first part in this time.
+            # The steps before a resume don't belong to this time.
             first = self._first = part if self._first is None else self._first
             if part > first:
                 status["estimatedRemainingSeconds"] = int(seconds * (1 - part) / (part - first))
@@ -133,7 +133,7 @@ class TrainerStatus(NeutralCallback):
                 self._interval = _INTERVAL
         except (OSError, ValueError) as error:
             if self._interval == _INTERVAL:
-                _log.warning("Kubeflow Trainer didn't take the progress: %s", error)
+                _log.warning("can't report progress to Kubeflow Trainer: %s", error)
             self._interval = min(2 * self._interval, _LONGEST_INTERVAL)
 
     def _join(self) -> None:

@@ -1,4 +1,4 @@
-"""A callback that either flavour of Keras takes."""
+"""A callback for both flavours of Keras."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class NeutralCallback(Answers):
-    """Does nothing, at every occasion that Keras 3 and tf_keras know.
+    """Does nothing in every method that Keras 3 and tf_keras call.
 
-    Both call the methods of a callback without asking for its class, so gridflow's callbacks can
-    be made before it is known which flavour the model has: `flavour` says it from ``set_model`` on.
+    Both call a callback's methods without checking its class, so gridflow's callbacks can be
+    created before the model's flavour is known. `flavour` is set in ``set_model``.
     """
 
     def __init__(self) -> None:
@@ -24,16 +24,16 @@ class NeutralCallback(Answers):
         self.flavour = ""
 
     def set_model(self, model: Any) -> None:
-        """Take the model that is to be trained, tested or asked."""
+        """Set the model to train, test or predict with."""
         self.model = model
         self.flavour = flavour_of(model) or "keras"
 
     def set_params(self, params: Mapping[str, Any] | None) -> None:
-        """Take ``epochs``, ``steps`` and ``verbose``."""
+        """Set ``epochs``, ``steps`` and ``verbose``."""
         self.params = params or {}
 
     def has_own(self, *names: str) -> bool:
-        """Return whether one of these methods does something."""
+        """Return whether one of these methods is overridden."""
         return any(getattr(type(self), n) is not getattr(NeutralCallback, n) for n in names)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -83,7 +83,7 @@ class NeutralCallback(Answers):
 
 
 def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return those logs that are single numbers, as floats."""
+    """Return the logs that are single numbers, as floats."""
     found: dict[str, float] = {}
     for name, value in (logs or {}).items():
         try:

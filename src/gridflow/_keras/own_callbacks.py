@@ -1,4 +1,4 @@
-"""What Keras's own callbacks do that concerns several ranks: a table, and what follows from it."""
+"""A table of what Keras's own callbacks do, as far as it matters for several ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What holds of a callback.
+    """Properties of a callback.
 
     Attributes
     ----------
     path : str
-        Its attribute that says where it writes; empty: it writes nothing.
+        The attribute with the path it writes to; empty if it writes nothing.
     changes : str
-        What it changes of the training; empty: nothing.
+        What it changes in the training; empty if nothing.
     """
 
     path: str = ""
@@ -44,12 +44,12 @@ _FACTS: Final[Mapping[str, _Facts]] = {
     "TensorBoard": _Facts("log_dir"),
     "TerminateOnNaN": _STOPS,
 }
-#: tf_keras itself gives the others a path of their own where they aren't on the chief.
+#: tf_keras itself gives the others a different path on ranks other than the chief.
 _OF_TF_KERAS: Final = ("CSVLogger",)
 
 
 def refuse_on_chief_alone(callback: Any) -> None:
-    """Refuse a callback that has to do on all ranks what it does on one.
+    """Reject a callback that must run on all ranks.
 
     Raises
     ------
@@ -63,36 +63,35 @@ def refuse_on_chief_alone(callback: Any) -> None:
         changes = "restores weights"
     if not changes:
         return
-    instead = "give it to fit on all ranks, as it is."
+    instead = "pass it to fit on all ranks, without chief_only()."
     if name == "BackupAndRestore":
         instead = (
-            "leave it out: ctx.callbacks() resumes after a restart, on all ranks and at the exact "
-            "step. Or give it to fit on all ranks, with a backup_dir that all of them read: the "
-            "chief alone writes it."
+            "leave it out: ctx.callbacks() resumes all ranks at the exact step after a restart. "
+            "Or pass it to fit on all ranks, with a backup_dir that all of them can read: only "
+            "the chief writes it."
         )
     raise InvalidArgument(
-        "chief_only() is for callbacks that only write files, and "
-        f"{type(callback).__name__} {changes}. On the chief alone that would leave the ranks with "
-        "different models, whose gradients are added up, or in different steps, where they wait "
-        f"for one another: {instead}"
+        f"chief_only() is for callbacks that only write files, but {type(callback).__name__} "
+        f"{changes}. On the chief alone, it would leave the ranks with different models whose "
+        f"gradients are added up, or in different steps, waiting for each other: {instead}"
     )
 
 
 def restores(callbacks: Sequence[Any]) -> bool:
-    """Return whether one of Keras's callbacks goes on from files of its own."""
+    """Return whether one of Keras's callbacks resumes from its own files."""
     return any(_kind_of(callback) == "BackupAndRestore" for callback in callbacks)
 
 
 def paths_of(callbacks: Sequence[Any]) -> list[str]:
-    """Return where Keras's callbacks write, those that a rank can do without."""
+    """Return the paths of Keras's callbacks that a rank can do without."""
     return [path for callback in callbacks if (path := _path_of(callback))]
 
 
 def without_writing(callbacks: Sequence[Any], taken: Sequence[str]) -> list[Any]:
-    """Return callbacks of which none writes to a path that the chief writes to.
+    """Return the callbacks without those that write to one of the chief's paths.
 
-    Only such as are Keras's own classes are replaced: what others do beside, all ranks may have to
-    do together.
+    Only instances of Keras's own classes are replaced: other classes may do something that all
+    ranks must do together.
     """
     return [
         _stand_in(callback) if _path_of(callback) in taken else callback for callback in callbacks
@@ -115,7 +114,7 @@ def _stand_in(callback: Any) -> Any:
 
 
 def _kind_of(callback: Any, *, exactly: bool = False) -> str:
-    """Return the name of the class of Keras's in the table that a callback is of, if it is."""
+    """Return the name of the callback's class in the table, if it is there."""
     for name in _FACTS:
         for flavour in FLAVOURS:
             owner = getattr(sys.modules.get(flavour), "callbacks", None)
@@ -132,7 +131,7 @@ def _flavour_of(callback: Any) -> str:
 
 
 class RestoreOnly(NeutralCallback):
-    """Restores what the chief's BackupAndRestore has written, and writes nothing.
+    """Restores from the chief's BackupAndRestore, and writes nothing.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""What a training function returned, as files that go to the driver.
+"""The return value of a training function, as files for the driver.
 
-A header (JSON) says what kind of value it is and which files hold it:
+A header (JSON) describes the kind of value and its files:
 
 =============  ==========================================  =====================================
 kind           the value                                   files
@@ -16,8 +16,8 @@ kind           the value                                   files
                send
 =============  ==========================================  =====================================
 
-A History, alone or inside of something else, becomes its dict of lists: the object itself would
-bring the whole model along.
+A History, alone or inside another value, becomes its dict of lists: the object itself contains the
+whole model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 FLAVOURS: Final = ("keras", "tf_keras")
 KINDS: Final = ("none", *FLAVOURS, "history", "pickle", "shared", "missing")
-#: What each rank but the chief may send to the driver. The training isn't lost for more.
+#: Limit for each rank except the chief. Exceeding it doesn't fail the training.
 MOST_BYTES: Final = 256 << 20
 _MODEL_FILE: Final = "model.keras"
 _HISTORY_FILE: Final = "history.json"
@@ -52,9 +52,9 @@ _PICKLE_FILE: Final = "value.pickle"
 
 
 def flavour_of(value: object, kind: str = "Model") -> str | None:
-    """Return the flavour of Keras that a model (or other object) belongs to, None for none.
+    """Return the Keras flavour of a model (or other object), or None.
 
-    Imports nothing: who has a model has its flavour imported.
+    Imports nothing: whoever has a model has imported its flavour.
     """
     for flavour in FLAVOURS:
         package = sys.modules.get(flavour)
@@ -65,40 +65,40 @@ def flavour_of(value: object, kind: str = "Model") -> str | None:
 
 
 def is_tensorflow(model: Any) -> bool:
-    """Return whether TensorFlow trains a model: not so with Keras 3 on JAX or torch."""
+    """Return whether TensorFlow trains a model, not JAX or torch."""
     return hasattr(model, "distribute_strategy")
 
 
 def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict[str, Any]:
-    """Write a value into files.
+    """Write a value to files.
 
-    All ranks have to call this with what they returned: to read a tf_keras model with
-    BatchNormalization is an operation of the whole group.
+    All ranks must call this with their return value: reading a tf_keras model with
+    BatchNormalization is a collective operation.
 
     Parameters
     ----------
     value
-        What the training function returned on this rank.
+        The return value on this rank.
     directory : Path
-        Where the files go; made if it isn't there, in a folder that is.
+        Target folder; created if it doesn't exist, but its parent must.
     is_chief : bool
-        Whether this rank's value is the result. What another rank can't send, or what is larger
-        than `MOST_BYTES`, is no failure: its header says why it is missing.
+        Whether this rank's value is the result. If another rank's value can't be sent, or is larger
+        than `MOST_BYTES`, that isn't a failure: its header says why it is missing.
     group : tf.distribute.Strategy or SynchronousStrategy, optional
-        The strategy by which all ranks train one model; None where each has models of its own.
+        The strategy with which all ranks train one model; None if each has its own models.
 
     Returns
     -------
     dict
-        The header: ``kind``, ``files`` (names in `directory`), for a model also what `described`
-        says of it.
+        The header: ``kind``, ``files`` (names in `directory`), and for a model the result of
+        `described`.
 
     Raises
     ------
     InvalidArgument
         The chief's value can be neither saved nor pickled.
     """
-    # Not what it is in: where that is gone, its owner is dead, and nobody would delete it again.
+    # Without parents: if the parent is gone, its owner is dead, and nobody would delete it again.
     directory.mkdir(exist_ok=True)
     flavour = flavour_of(value)
     if flavour is not None and not is_chief and _is_of(group, value):
@@ -135,9 +135,9 @@ def _check_size(kind: type, size: int, most: int | None, path: Path) -> None:
         return
     path.unlink()
     raise InvalidArgument(
-        f"it is a {kind.__name__} of {size / 2**20:,.1f} MiB as a file, and {most / 2**20:,.0f} "
-        "MiB are the most that each rank but the chief sends. Return less, or write it to storage "
-        "that outlives the task and return the path."
+        f"{kind.__name__} too large: {size / 2**20:,.1f} MiB as a file; ranks other than the chief "
+        f"can return at most {most / 2**20:,.0f} MiB. Return less, or write it to storage that "
+        "outlives the task and return the path."
     )
 
 
@@ -146,8 +146,8 @@ def unpack(
 ) -> Any:
     """Read a value back from its files.
 
-    A model needs its flavour of Keras here, and classes of one's own registered
-    (``keras.saving.register_keras_serializable``) or among the options; nothing else needs
+    A model needs its flavour of Keras here, and custom classes must be registered
+    (``keras.saving.register_keras_serializable``) or passed in the options; nothing else needs
     TensorFlow.
 
     Parameters
@@ -157,7 +157,7 @@ def unpack(
     directory : Path
         Where the files are.
     options : mapping, optional
-        For a model: what Keras's ``load_model`` takes by name.
+        For a model: keyword arguments of Keras's ``load_model``.
 
     Raises
     ------
@@ -177,22 +177,23 @@ def unpack(
     if kind in FLAVOURS:
         return _load_model(kind, path, header.get("class", "model"), options or {})
     raise InvalidArgument(
-        f"a result's kind is one of {', '.join(KINDS)}, got {kind!r}.{did_you_mean(kind, KINDS)}"
+        f"a result's kind must be one of {', '.join(KINDS)}, got "
+        f"{kind!r}.{did_you_mean(kind, KINDS)}"
     )
 
 
 def _is_of(group: Any, model: Any) -> bool:
     """Return whether all ranks have trained this model together.
 
-    One that was made outside of the strategy's scope is the rank's own. Under JAX and torch a
-    group holds for the whole process.
+    A model created outside the strategy's scope is the rank's own. Under JAX and torch a group
+    applies to the whole process.
     """
     return group is not None and getattr(model, "distribute_strategy", group) is group
 
 
 def _pack_shared(model: Any, flavour: str, directory: Path) -> dict[str, Any]:
-    # A Keras 3 model is read without its peers; a tf_keras model may need them for each variable
-    # that is summed or averaged over the ranks when it is read.
+    # Reading a Keras 3 model doesn't involve peers; a tf_keras model may need them for each
+    # variable that is summed or averaged over the ranks when it is read.
     if flavour == "tf_keras":
         _pack_model(model, flavour, directory / _MODEL_FILE)
     return {"kind": "shared", "files": [], **described(model)}
@@ -205,19 +206,19 @@ def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
         name = type(model).__name__
         raise InvalidArgument(
             f"the model that the training function returned ({name}) can't be saved: {error} "
-            "A model class of your own needs get_config(), or return model.get_weights()."
+            "A custom model class needs get_config(); or return model.get_weights()."
         ) from error
     return {"kind": flavour, "files": [path.name], **described(model)}
 
 
 def described(model: Any) -> dict[str, Any]:
-    """Return what can be said of a model without loading it, as JSON knows it.
+    """Return a JSON description of a model, for use without loading it.
 
     Returns
     -------
     dict
-        ``class``; the shapes of its ``inputs`` and ``outputs`` by name, none where a model doesn't
-        declare them; their ``dtypes``, in the same order; of Keras 3 the ``backend``.
+        ``class``; the shapes of its ``inputs`` and ``outputs`` by name, empty if a model doesn't
+        declare them; their ``dtypes``, in the same order; for Keras 3 the ``backend``.
     """
     inputs, outputs = declared(model, "input"), declared(model, "output")
     about = {
@@ -235,9 +236,9 @@ def described(model: Any) -> dict[str, Any]:
 
 
 def declared(model: Any, kind: str) -> dict[str, Any]:
-    """Return a model's symbolic inputs or outputs; none for one that doesn't declare them.
+    """Return a model's symbolic inputs or outputs; empty if it doesn't declare them.
 
-    Their names are the keys of the dict that the model was made with, else those of the layers.
+    Their names are the keys of the dict that the model was created with, or those of the layers.
     """
     declared = getattr(model, f"{kind}s", None) or []
     titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
@@ -274,16 +275,16 @@ def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any])
     except Exception as error:
         raise GridflowError(
             f"the model ({name}) can't be read here: {error} Its file is {path}. "
-            "Give classes and functions of your own by name, custom_objects={'Mine': Mine}, or "
-            "register them (keras.saving.register_keras_serializable) before it is read; one that "
-            "is only to predict needs no loss and no metrics, compile=False; "
-            "a Lambda layer with Python code needs safe_mode=False (a stage of Spark ML: "
-            "setSafeMode(False)), if you trust who made it."
+            "Pass custom classes and functions by name, custom_objects={'Mine': Mine}, or "
+            "register them (keras.saving.register_keras_serializable) before loading. For "
+            "prediction only, without loss and metrics, use compile=False. A Lambda layer with "
+            "Python code needs safe_mode=False (in Spark ML: setSafeMode(False)), if you trust "
+            "its source."
         ) from error
 
 
 def _plain(value: Any) -> Any:
-    """Return the value of a History as what JSON knows."""
+    """Return the value of a History as JSON types."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -298,20 +299,20 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a History as its dict."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Say how an object is made again."""
+        """Return how an object is reconstructed."""
         if flavour_of(obj, "History") is not None:
             return dict, (_plain(obj.history),)
         return super().reducer_override(obj)
 
 
 class _Measured:
-    """Write into a file as much as is allowed, and count what there would be."""
+    """Writes to a file up to a limit, and counts the total size."""
 
     def __init__(self, file: IO[bytes], most: int | None) -> None:
         self._file, self._most, self.size = file, most, 0
 
     def write(self, data: Any) -> int:
-        """Write, unless that would be too much."""
+        """Write, unless the limit is exceeded."""
         size = memoryview(data).nbytes
         self.size += size
         if self._most is None or self.size <= self._most:
@@ -320,7 +321,7 @@ class _Measured:
 
 
 def _pickle(value: Any, path: Path, most: int | None) -> int:
-    """Write a value, as far as is allowed, and return the size that it has."""
+    """Write a value up to a limit, and return its size."""
     try:
         with path.open("wb") as file:
             measured = _Measured(file, most)
@@ -328,9 +329,9 @@ def _pickle(value: Any, path: Path, most: int | None) -> int:
     except Exception as error:
         path.unlink(missing_ok=True)
         raise InvalidArgument(
-            f"what the training function returned ({type(value).__name__}) can't be pickled: "
+            f"the return value of the training function ({type(value).__name__}) can't be pickled: "
             f"{error} Return a model, a History, or plain values (numbers, arrays, dicts of them); "
-            "a tensor becomes an array by .numpy()."
+            "convert a tensor with .numpy()."
         ) from error
     return measured.size
 
@@ -343,6 +344,6 @@ def _unpickled(path: Path) -> Any:
         raise
     except Exception as error:
         raise GridflowError(
-            f"what the training function returned can't be unpickled here: {error} "
-            "Return plain values, or make the modules that it needs importable here."
+            f"the return value of the training function can't be unpickled here: {error} Return "
+            "plain values, or make the modules it needs importable here."
         ) from error

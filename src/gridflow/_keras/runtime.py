@@ -1,4 +1,4 @@
-"""What the Keras part asks of the process it runs in. The training process implements it."""
+"""The interface that the Keras part needs from the training process."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
     from gridflow._spec.job import TrainingOptions
     from gridflow._spec.place import Place
 
-#: What a model is doing, as reported to the driver.
+#: The activity of a model, as reported to the driver.
 Phase = Literal["train", "test", "predict", "idle"]
 
 
 class Runtime(Protocol):
-    """The training process, as far as callbacks need it.
+    """The training process, as callbacks need it.
 
-    An instance must be hashable by identity: the callbacks count the fits that it has seen.
+    Instances must be hashable by identity, because the callbacks count an instance's fits.
     """
 
     @property
     def rank(self) -> int:
-        """Number of this process among those that train."""
+        """Index of this process among those that train."""
 
     @property
     def num_workers(self) -> int:
-        """How many processes train."""
+        """Number of processes that train."""
 
     @property
     def trains_together(self) -> bool:
-        """Whether several ranks train one model, and make equal steps."""
+        """Whether several ranks train one model, in equal steps."""
 
     @property
     def together(self) -> Together:
-        """The fits that take all ranks."""
+        """The fits that involve all ranks."""
 
     @property
     def stopping(self) -> Stopping:
-        """Where these fits end that a callback ends."""
+        """Where these fits end if a callback stops them."""
 
     @property
     def due(self) -> Due:
-        """The steps that the driver is to expect."""
+        """The steps that the driver should expect."""
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes what only one process should write."""
 
     @property
     def generation(self) -> int:
-        """0, and one more after each restart of the group."""
+        """0 at first; increases by one with each restart of the group."""
 
     @property
     def work_dir(self) -> Path:
@@ -70,42 +70,42 @@ class Runtime(Protocol):
 
     @property
     def training(self) -> TrainingOptions:
-        """How the job trains: its seed, the steps between checkpoints, and all else."""
+        """The job's training options: seed, steps between checkpoints and others."""
 
     @property
     def group(self) -> Any:
-        """The strategy by which a model is trained here, None where none is."""
+        """The strategy that trains a model here, or None."""
 
     def trainer(self, model: Any) -> Any:
-        """Return what trains a model by ``ctx.fit``."""
+        """Return the trainer of a model for ``ctx.fit``."""
 
     @property
     def resume_from(self) -> Path | None:
-        """Local copy of the last committed checkpoint, None for a fresh start."""
+        """Local copy of the last committed checkpoint, or None to start from the beginning."""
 
     @property
     def tensorboard_dir(self) -> Path | None:
-        """Directory for TensorBoard's event files, None where none is wanted."""
+        """Folder for TensorBoard's event files, or None."""
 
     @property
     def pause(self) -> Pause:
-        """Whether a checkpoint is asked for while training runs, and after which step."""
+        """Whether a checkpoint is requested while training runs, and after which step."""
 
     @property
     def writer(self) -> Writer:
-        """What writes checkpoints beside the training."""
+        """Writes checkpoints in the background."""
 
     @property
     def epoch_counters(self) -> Sequence[EpochCounter]:
-        """Counters of all datasets made so far, in the order in which they were made."""
+        """Counters of all datasets created so far, in order of creation."""
 
     @property
     def pulled(self) -> Mapping[str, str]:
-        """By dataset that this process reads from files: what changes when those do."""
+        """Versions of the files of datasets that this process reads, by dataset."""
 
     @property
     def saves_sections(self) -> bool:
-        """Whether checkpoints are made where a section of a stream ends, and nowhere else."""
+        """Whether checkpoints are made only at the ends of a stream's sections."""
 
     def progress(
         self,
@@ -118,39 +118,39 @@ class Runtime(Protocol):
         logs: Mapping[str, float],
         fit: int = 0,
     ) -> None:
-        """Take a sign of life: `step` steps of `epoch` are done, `rows` rows since the last."""
+        """Report progress: `step` steps of `epoch` are done, `rows` rows since the last report."""
 
     def epoch_end(
         self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
     ) -> None:
-        """Take the results of a complete epoch, restored ones of a life before this one, too."""
+        """Report the results of a complete epoch, including restored ones of earlier runs."""
 
     def mark(self, place: Place) -> None:
-        """Take note, on each rank, that a checkpoint is made here: what the data can go on from."""
+        """Note on each rank that a checkpoint is made here, from which the data can resume."""
 
     def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
-        """Take over a finished checkpoint file of the training up to a place."""
+        """Take over a complete checkpoint file of the training up to a position."""
 
     def rest(self) -> None:
-        """After a checkpoint that was asked for: make no further step, if that is wanted."""
+        """After a requested checkpoint, make no further step if the driver says so."""
 
 
 _current: Runtime | None = None
 
 
 def enter(runtime: Runtime) -> None:
-    """Let this process be a task."""
+    """Declare the task of this process."""
     global _current  # noqa: PLW0603 (one process is one task)
     _current = runtime
 
 
 def present() -> Runtime | None:
-    """Return the task that this process is, None outside a training process."""
+    """Return the task of this process, or None outside a training process."""
     return _current
 
 
 def current() -> Runtime:
-    """Return the task that this process is.
+    """Return the task of this process.
 
     Raises
     ------
@@ -159,8 +159,8 @@ def current() -> Runtime:
     """
     if _current is None:
         raise GridflowError(
-            "this code doesn't run in a gridflow task: current_context() is for the function or "
-            "script that TensorflowDistributor.run() was given."
+            "this code isn't running in a gridflow task: current_context() is for the function or "
+            "script passed to TensorflowDistributor.run()."
         )
     return _current
 
@@ -170,7 +170,7 @@ _trains_alone = threading.local()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Let this thread train models that aren't the group's, in a block."""
+    """Allow this thread to train models outside the group, in a block."""
     _trains_alone.depth = getattr(_trains_alone, "depth", 0) + 1
     try:
         yield
@@ -179,12 +179,12 @@ def alone() -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Return whether this thread is in a block of `alone`."""
+    """Return whether this thread is in an `alone` block."""
     return getattr(_trains_alone, "depth", 0) > 0
 
 
 def group() -> Any:
-    """Return the strategy by which this process trains; None where it isn't a task that does."""
+    """Return the strategy with which this process trains, or None."""
     return None if _current is None else _current.group
 
 
@@ -192,11 +192,11 @@ _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
 
 
 def begin_fit(runtime: Runtime) -> int:
-    """Return the number of the fit that begins now, from 0."""
+    """Start a fit; return its number, from 0."""
     _fits[runtime] = _fits.get(runtime, -1) + 1
     return _fits[runtime]
 
 
 def current_fit(runtime: Runtime) -> int:
-    """Return the number of the fit that began last."""
+    """Return the number of the last fit."""
     return _fits.get(runtime, 0)

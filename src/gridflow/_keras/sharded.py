@@ -1,8 +1,8 @@
-"""Keras 3 variables that are cut into shards on several parameter servers.
+"""Keras 3 variables that are split into shards on several parameter servers.
 
-TensorFlow makes a ``ShardedVariable`` where a Keras variable asks for one, if the strategy has a
-partitioner. Keras 3 doesn't know it: gradients and optimizers need the shards one by one, and an
-embedding would fetch its whole table to look up a few rows.
+If the strategy has a partitioner, TensorFlow creates a ``ShardedVariable`` for a Keras variable.
+Keras 3 doesn't support it: gradients and optimizers need the individual shards, and an embedding
+would fetch its whole table to look up a few rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHARDS: Final = "_gridflow_shards"
 
 
 def shards_of(variable: Any) -> list[Any] | None:
-    """Return the shards of a Keras variable, each as a Keras variable; None for a whole one."""
+    """Return the shards of a Keras variable as Keras variables, or None if it has none."""
     natives = private_parts.shards(variable)
     if natives is None:
         return None
@@ -27,21 +27,21 @@ def shards_of(variable: Any) -> list[Any] | None:
             keras.Variable(shard, name=f"{variable.name}_part_{index}")
             for index, shard in enumerate(natives)
         ]
-        # One and the same each time: an optimizer finds its slots by the variable.
+        # Always the same objects: an optimizer finds its slots by the variable.
         setattr(variable, _SHARDS, known)
     return known
 
 
 def trainable_variables(model: Any) -> list[Any]:
-    """Return what an optimizer updates: the trainable weights, shards in place of cut ones.
+    """Return the trainable weights of a model, with shards in place of sharded variables.
 
-    For training loops of your own under ``parameter_server`` with a ``variable_partitioner``:
-    build the optimizer with these, and take the gradients of their values.
+    For custom training loops under ``parameter_server`` with a ``variable_partitioner``: build the
+    optimizer with these, and compute the gradients of their values.
 
     Parameters
     ----------
     model : keras.Model
-        A built model of Keras 3.
+        A built Keras 3 model.
 
     Examples
     --------

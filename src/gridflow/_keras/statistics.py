@@ -1,10 +1,10 @@
 """Keeps moving statistics the same on all replicas.
 
-A plain BatchNormalization keeps its moving mean and variance per replica, from the rows that this
-replica saw: workers of Keras 3 end with different models, and those of tf_keras, which averages
-them whenever they are read outside of a step, validate with different ones. So they are averaged:
-at the end of every epoch, before each validation, for a checkpoint and when training ends. A moving
-average is linear in what went into it: when it is averaged doesn't change what comes out.
+A plain BatchNormalization keeps a moving mean and variance per replica, computed from that
+replica's rows. So workers of Keras 3 end with different models. Workers of tf_keras, which averages
+these variables when they are read outside a step, validate with different models. Therefore they
+are averaged at the end of every epoch, before each validation, for a checkpoint and when training
+ends. A moving average is linear in its inputs, so the time of averaging doesn't change the result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _AVERAGING: Final = "_gridflow_averaging"
 
 
 def diverging(model: Any) -> list[Any]:
-    """Return the variables of a model that its replicas may hold different values of.
+    """Return the variables of a model that may differ between replicas.
 
-    In Keras 3 they are the non-trainable floating-point weights of layers that aren't frozen,
-    submodels included: what a layer updates by itself when it is called. In tf_keras they are those
-    that are declared to be averaged on read. Trainable weights get the same updates everywhere.
+    In Keras 3 these are the non-trainable floating-point weights of layers that aren't frozen,
+    including submodels: what a layer updates itself when it is called. In tf_keras they are those
+    declared to be averaged on read. Trainable weights get the same updates everywhere.
     """
     if flavour_of(model) == "tf_keras":
         import tensorflow as tf
@@ -49,12 +49,12 @@ def diverging(model: Any) -> list[Any]:
 def synchronise(model: Any) -> int:
     """Average the moving statistics of a model over all replicas.
 
-    To be called by all ranks. With one replica, or nothing to average, it does nothing.
+    All ranks must call it. With one replica, or nothing to average, it does nothing.
 
     Returns
     -------
     int
-        How many variables were averaged.
+        Number of averaged variables.
     """
     if not is_tensorflow(model):
         return _synchronise_ranks(model)
@@ -70,10 +70,10 @@ def synchronise(model: Any) -> int:
 
 
 def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
-    """Return each rank's equal share in the state of metrics, where every rank has a state.
+    """Return each rank's equal share of the state of metrics, if each rank has its own state.
 
-    That is so with torch: only there metrics are added up at the end of an epoch. To be called by
-    all ranks. Elsewhere empty: the state is the same on all ranks already.
+    This is the case with torch, where metrics are summed at the end of an epoch. All ranks must
+    call it. Empty on other backends, where the state is the same on all ranks.
     """
     average = None if is_tensorflow(model) else registry.hooks_of("keras").averaging()
     if not metrics or average is None:
@@ -102,8 +102,8 @@ def _averaging(model: Any, found: list[Any]) -> Any:
     sizes = [int(np.prod(variable.shape)) for variable in found]
 
     def average() -> None:
-        # One collective for all of them. The concatenation is an operation of this replica's
-        # device, which the all-reduce wants to know; a variable's value has no device.
+        # One collective operation for all variables. The concatenation is an operation on this
+        # replica's device, which the all-reduce needs; a variable's value has no device.
         values = [tf.cast(tf.reshape(v, [-1]), tf.float32) for v in found]
         flat = tf.concat([*values, tf.zeros([1])], axis=0)
         replica = tf.distribute.get_replica_context()
@@ -114,6 +114,6 @@ def _averaging(model: Any, found: list[Any]) -> Any:
     function = tf.function(
         functools.partial(model.distribute_strategy.run, average), autograph=False
     )
-    # Past Keras's own __setattr__, which would track it as a part of the model.
+    # Bypasses Keras's __setattr__, which would track it as a part of the model.
     object.__setattr__(model, _AVERAGING, (found, function))
     return function

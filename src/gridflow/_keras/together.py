@@ -1,4 +1,4 @@
-"""The fits that take all ranks: who writes in them, and that all begin them alike."""
+"""Fits that involve all ranks: who writes files, and that all ranks start alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Together:
     Parameters
     ----------
     send : callable
-        Takes what the driver is to hear.
+        Sends messages to the driver.
     is_chief : bool
     """
 
@@ -31,9 +31,9 @@ class Together:
         self._fit, self._initial_epoch = -1, 0
 
     def begin(self, callbacks: Sequence[Any], initial_epoch: int) -> list[Any]:
-        """Begin a fit; return its callbacks, of which the chief's alone write to a path.
+        """Start a fit; return its callbacks, without those that write to the chief's paths.
 
-        A rank that would write asks where the chief does. That has come here, or is about to.
+        A rank that would write asks where the chief writes, which is here already or will be.
         """
         self._fit += 1
         self._initial_epoch = initial_epoch
@@ -48,14 +48,14 @@ class Together:
         return own_callbacks.without_writing(callbacks, taken)
 
     def start(self, model: Any) -> None:
-        """Say where callbacks let a fit start: all ranks have to be there."""
+        """Report where callbacks start a fit, which must be the same on all ranks."""
         from gridflow._keras.patches.hooks import position
 
         epoch = position.initial_epoch(model) or self._initial_epoch
         self._send(FitStarts(self._fit, int(epoch), _updates(model)))
 
     def take(self, told: ChiefWrites) -> None:
-        """Take what the driver says of the chief, from the thread that hears it."""
+        """Receive the chief's paths from the driver, in the receiving thread."""
         with self._changed:
             self._taken[told.fit] = told.paths
             self._changed.notify_all()

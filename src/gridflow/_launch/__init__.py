@@ -1,1 +1,1 @@
-"""How agents come to life on a target."""
+"""How agents are started on a target."""

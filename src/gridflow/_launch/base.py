@@ -1,4 +1,4 @@
-"""What a launcher is: the only part that differs from target to target."""
+"""The interface of launchers, the only part that differs between targets."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """What a launcher found out before anything was launched.
+    """What a launcher has found out before launching anything.
 
     Attributes
     ----------
     target : str
         For example ``local`` or ``spark (local-cluster[2,1,2048])``.
     host : str
-        The address that the coordinator's server binds, unless the user says another.
+        The address that the coordinator's server binds by default.
     advertise : str
-        The name or address by which the agents reach it.
+        The name or address at which agents reach it.
     slots : int or None
-        How many tasks the target can run at once; None when it can't be known.
+        How many tasks the target can run at once; None if unknown.
     details : dict
         Further facts that `plan` shows.
     left_out : mapping of dataset to mapping of column to reason
@@ -38,10 +38,10 @@ class Placement:
     columns : tuple of str
         All columns of all datasets.
     default_folder : str
-        Where paths begin that aren't complete, with the scheme of the target's default file system;
-        empty: the driver's working directory.
+        The base of relative paths, with the scheme of the target's default file system; empty: the
+        driver's working directory.
     full : str
-        Why no rows could be pushed into the job; empty if they can be.
+        Why rows can't be pushed into the job; empty if they can.
     """
 
     target: str
@@ -56,22 +56,22 @@ class Placement:
 
 
 class LaunchListener(Protocol):
-    """Who is told how a launch goes on, from whichever thread."""
+    """Is told how a launch goes on, from any thread."""
 
     def agent_lost(self, launch: int, rank: int, detail: str) -> None:
-        """Take note that an agent is gone."""
+        """Note that an agent is gone."""
         ...
 
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
-        """Take note that an agent will be gone, as its executor or host is taken away."""
+        """Note that an agent will be gone because its executor or host is preempted."""
         ...
 
     def slots_came(self, launch: int) -> None:
-        """Take note that the target has given the launch more room."""
+        """Note that the target has given the launch more slots."""
         ...
 
     def has_agents(self, launch: int) -> bool:
-        """Return whether any agent of a launch has come up."""
+        """Return whether any agent of a launch has registered."""
         ...
 
     def executors(self, launch: int) -> Mapping[int, str]:
@@ -86,7 +86,7 @@ class LaunchListener(Protocol):
 
 
 class PassesOn:
-    """What a listener that stands between a launch and another listener doesn't change.
+    """The calls that a listener between a launch and another listener passes on.
 
     Parameters
     ----------
@@ -121,23 +121,23 @@ class Launch(Protocol):
     """One launch: agents that were started together, until the last of them has ended."""
 
     def obstacle(self) -> str:
-        """Return what keeps its agents from coming up; empty if nothing is known."""
+        """Return what keeps its agents from starting; empty if unknown."""
         ...
 
     def cancel(self) -> None:
-        """End its agents from outside; returns at once, the listener hears of it."""
+        """End its agents from outside; return at once. The listener is told."""
         ...
 
     def close(self) -> None:
-        """End what still runs; wait for its threads and processes."""
+        """End what still runs, and wait for its threads and processes."""
         ...
 
 
 class Launcher(Protocol):
-    """Brings agents to life.
+    """Starts agents.
 
-    The one that a user makes holds settings; each job gets one of its own from `for_job`, so that
-    jobs that run at the same time have nothing in common.
+    The user's object holds settings. Each job gets its own object from `for_job`, so that jobs that
+    run at the same time share no state.
     """
 
     def for_job(self) -> Launcher:
@@ -153,10 +153,10 @@ class Launcher(Protocol):
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
     ) -> Placement:
-        """Check that tasks and data fit the target.
+        """Check that tasks and data match the target.
 
-        Rows go to the tasks at the places ``fed``, by default to all; ``gpus`` is what each task
-        needs. It may wait for slots that are still coming up.
+        The tasks ``fed``, by default all, get rows; ``gpus`` is what each task needs. It may wait
+        for slots that are still starting.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class Launcher(Protocol):
         data: Mapping[str, Any],
         listener: LaunchListener,
     ) -> Launch:
-        """Start an agent for every task of the payload; returns at once."""
+        """Start an agent for every task of the payload; return at once."""
         ...
 
     def feed(
@@ -183,21 +183,21 @@ class Launcher(Protocol):
     ) -> int:
         """Push rows into a running job; return how many of them its agents have taken.
 
-        Fewer than there are where the job wants no more.
+        These are fewer than given if the job wants no more.
 
         Parameters
         ----------
         has_ended : callable
-            Waits so many seconds, and returns whether the job takes no more rows.
+            Waits for some seconds, and returns whether the job takes no more rows.
 
         Raises
         ------
         InterruptedError
-            The job wanted no more, and whoever makes the rows didn't end by itself.
+            The job wanted no more rows, but their source didn't end by itself.
         InvalidArgument, SchemaError, NotEnoughSlots
-            At the call: what can't be pushed.
+            At the call: something can't be pushed.
         DataError
-            What kept the rows from being computed or taken.
+            The rows can't be computed or taken.
         """
         ...
 
@@ -216,16 +216,16 @@ class Launcher(Protocol):
         feed_batch : callable
             Takes a micro-batch and its label; returns when the model's checkpoint covers it.
         covered : str or None
-            The label that the model's checkpoint had at the beginning.
+            The label of the model's checkpoint at the start.
         options : mapping
-            ``checkpointLocation``, and as ``trigger`` what ``DataStreamWriter.trigger`` takes.
+            ``checkpointLocation``, and as ``trigger`` arguments of ``DataStreamWriter.trigger``.
         has_ended : callable
             Waits so many seconds, and returns whether the job takes no more rows.
         """
         ...
 
     def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
-        """Return a DataFrame with columns of answers beside those of another, not yet computed.
+        """Return a DataFrame with columns of answers beside those of another; compute nothing yet.
 
         Raises
         ------
@@ -235,13 +235,13 @@ class Launcher(Protocol):
         ...
 
     def replace_executor(self, executor: str) -> None:
-        """Let the target end an executor that stands still, and start another; returns at once."""
+        """Let the target replace a frozen executor; return at once."""
         ...
 
     def make_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        """Return a daemon thread in which a job may run as it would in the caller's."""
+        """Return a daemon thread in which a job runs as it would in the caller's thread."""
         ...
 
     def close(self) -> None:
-        """Delete what the job needed here, after its launches were closed."""
+        """Delete the job's files here, after its launches were closed."""
         ...

@@ -48,7 +48,7 @@ class LocalLauncher:
         self._stack = contextlib.ExitStack()
 
     def for_job(self) -> LocalLauncher:
-        """Return one that has launched nothing."""
+        """Return a new launcher."""
         return LocalLauncher()
 
     def place(
@@ -60,7 +60,7 @@ class LocalLauncher:
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
     ) -> Placement:
-        """Check data and GPUs; this machine takes any number of tasks, which share its cores."""
+        """Check data and GPUs. This machine runs any number of tasks, which share its cores."""
         source = self._source_of(data)
         source.check(num_tasks if fed is None else len(fed))
         check_host(gpus, os.environ)
@@ -77,7 +77,7 @@ class LocalLauncher:
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> LocalLaunch:
-        """Start the agents; from the caller's thread, whose end would end them, too."""
+        """Start the agents from the caller's thread, as they end with that thread."""
         if self._rows is None:
             folder = self._stack.enter_context(temporary_folder(f"gridflow-{payload.job}-data-"))
             fed = payload.spec.fed
@@ -87,7 +87,7 @@ class LocalLauncher:
         return LocalLaunch(payload, self._rows, listener)
 
     def _source_of(self, data: Mapping[str, Any]) -> ArraySource:
-        """Return the source of the data, the same for the same data."""
+        """Return the source of the data; reuse it for the same data."""
         from gridflow._feed.ingest.arrays import ArraySource
 
         if self._source is None or self._source[0] is not data:
@@ -102,7 +102,7 @@ class LocalLauncher:
         has_ended: Callable[[float], bool],
     ) -> int:
         """Push arrays or a table from here."""
-        del has_ended  # the rows are there: the agents' answers say it
+        del has_ended  # the rows are local, and the agents' answers say it
         from gridflow._feed.ingest.arrays import feedable
         from gridflow._feed.push.sender import check_columns, send_all
 
@@ -116,17 +116,17 @@ class LocalLauncher:
         """Refuse: streams are Spark's."""
         del others
         raise InvalidArgument(
-            f"a stream of Spark needs its executors, with SparkLauncher; got {type(rows).__name__} "
-            "and LocalLauncher."
+            f"a Spark stream needs Spark's executors, so use SparkLauncher; got "
+            f"{type(rows).__name__} with LocalLauncher."
         )
 
     def infer(self, destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
         """Refuse: that is for DataFrames."""
         del destination, schema, timeout
         raise InvalidArgument(
-            f"infer() takes a DataFrame of Spark and needs its executors, with SparkLauncher; got "
-            f"{type(rows).__name__} and LocalLauncher. Predict in the function: its value comes "
-            "back as result.value."
+            f"infer() needs a Spark DataFrame and Spark's executors, so use SparkLauncher; got "
+            f"{type(rows).__name__} with LocalLauncher. Or predict in the function, and return the "
+            "predictions: they are in result.value."
         )
 
     def replace_executor(self, executor: str) -> None:
@@ -149,10 +149,10 @@ class LocalLaunch:
     ----------
     payload : AgentPayload
     rows : sequence of FileRows
-        Of each rank that is fed, in order.
+        The rows of each rank that is fed, in order.
     listener : LaunchListener
     places : sequence of int, optional
-        Of the tasks that run here. Default: all.
+        The tasks that run here. Default: all.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class LocalLaunch:
         self._threads = [watcher]
 
     def obstacle(self) -> str:
-        """Return what keeps agents from coming up: nothing that would be known."""
+        """Return an empty string: nothing is known."""
         return ""
 
     def cancel(self) -> None:
-        """Ask the agents to end, kill those that don't; returns at once."""
+        """Ask the agents to end, and kill those that don't; return at once."""
         args = (self._agents,)
         thread = threading.Thread(target=_end, args=args, name="gridflow-end", daemon=True)
         thread.start()
@@ -198,7 +198,7 @@ def _end(agents: list[AgentProcess]) -> None:
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)  # one that is frozen hears nothing otherwise
+            process.send_signal(signal.SIGCONT)  # a frozen one can't react otherwise
     for process in processes:
         try:
             process.wait(_TERM_SECONDS)
@@ -230,5 +230,5 @@ def _watch_one(
     code = agent.process.wait()
     words = agent.words()
     if code != 0:
-        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
         listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))

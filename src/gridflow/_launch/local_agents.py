@@ -1,8 +1,8 @@
-"""Agents as processes of this machine: forked where that is possible, else started anew.
+"""Agents as processes of this machine: forked if possible, otherwise started.
 
 The first launch of a driver starts a process that imports what agents need
-(`gridflow._agent.forkserver.agents`); it stays for the next ones. Both kinds of agents get the same
-things, by pipes, and behave alike.
+(`gridflow._agent.forkserver.agents`); it stays for later launches. Both kinds of agents get the
+same input through pipes, and behave alike.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PROGRAM: Final = "gridflow._agent.forkserver.agents"
-#: It imports half of a second's work; one that hasn't begun by then is frozen or broken.
+#: Its imports take half a second; a server that hasn't started by then is frozen or broken.
 _PATIENCE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 10.0
-#: At the driver's exit it ends at once, but for agents that are about to end.
+#: At the driver's exit it ends at once, except while agents are ending.
 _EXIT_SECONDS: Final = 1.0
 
 
@@ -50,7 +50,7 @@ class AgentProcess:
     payload : AgentPayload
     rank : int
     rows : FileRows or None
-        What it spools, if its task is fed.
+        The rows to spool, if its task is fed.
     """
 
     def __init__(self, payload: AgentPayload, rank: int, rows: FileRows | None) -> None:
@@ -63,36 +63,36 @@ class AgentProcess:
                 )
             finally:
                 os.close(read)
-            with contextlib.suppress(BrokenPipeError):  # it died already; its watcher says why
-                # By the pipe: keys are for no command line and no file.
+            with contextlib.suppress(BrokenPipeError):  # it has already died; its watcher says why
+                # Through the pipe: keys mustn't be on a command line or in a file.
                 pickle.dump((payload, rank, rows, os.getpid()), pipe)
                 pipe.flush()
 
     def words(self) -> str:
-        """Return what it said of its end; asked once, when it has ended."""
+        """Return its last output. Call it once, after the process has ended."""
         with self._errors as errors:
             errors.seek(0)
             return errors.read().decode(errors="replace").strip()
 
 
 class ForkedAgent:
-    """A process that a server forked; used as a ``subprocess.Popen`` is.
+    """A process forked by a server; used like a ``subprocess.Popen``.
 
     Parameters
     ----------
     pid : int
     place : int
-        A pipe's end from which its exit code can be read, and nothing if its server dies.
+        The end of a pipe that delivers its exit code, or nothing if its server dies.
     """
 
     def __init__(self, pid: int, place: int) -> None:
         self._place, self._lock = place, threading.Lock()
         self._code: int | None = None
-        # The server keeps the id from others until it has told the code.
+        # The server keeps the id from being reused until it has reported the code.
         self._handle = os.pidfd_open(pid)
 
     def __del__(self) -> None:
-        """Close both handles; before, another thread might wait for one of them."""
+        """Close both handles; earlier, another thread might be waiting for one of them."""
         os.close(self._place)
         os.close(self._handle)
 
@@ -106,7 +106,7 @@ class ForkedAgent:
         Raises
         ------
         subprocess.TimeoutExpired
-            It didn't come.
+            The process still runs.
         """
         code = self._look(timeout)
         if code is None:
@@ -131,7 +131,7 @@ class ForkedAgent:
                     if told:
                         self._code = CODE.unpack(told)[0]
                     elif _is_ready(self._handle, give_up):
-                        # Its server was killed, and so it was told to end.
+                        # Its server was killed, so it was told to end.
                         self._code = -signal.SIGTERM
         return self._code
 
@@ -171,7 +171,7 @@ class _Server:
             raise
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedAgent:
-        """Have an agent forked.
+        """Fork an agent.
 
         Raises
         ------
@@ -208,10 +208,10 @@ class _Server:
 
 
 _lock = threading.Lock()
-#: The last one is asked; those before it wait for the ends of their agents. Polled once in a
-#: while, so that they don't stay as zombies.
+#: The last one is used; earlier ones wait for the ends of their agents. They are polled regularly,
+#: so that they don't become zombies.
 _servers: list[_Server] = []
-#: Where an agent couldn't be forked, none is tried again.
+#: Where forking an agent failed, it isn't tried again.
 _is_hopeless = False
 
 
@@ -222,11 +222,11 @@ def _fork_or_start(
     importable = [path or str(Path.cwd()) for path in sys.path]
     environment = {**os.environ, "PYTHONPATH": ":".join(importable)}
     if warm_seconds and hasattr(os, "pidfd_open") and not _is_hopeless:
-        for _ in range(2):  # one that was idle for too long ends as it is asked
+        for _ in range(2):  # one that was idle for too long may end just now
             try:
                 return _fork(importable, environment, warm_seconds, payload, errors)
             except OSError as error:
-                _log.debug("an agent is started anew, not forked: %s", error)
+                _log.debug("starting an agent instead of forking it: %s", error)
         _is_hopeless = True
     return subprocess.Popen(
         [sys.executable, "-m", "gridflow._agent.main"],
@@ -234,7 +234,7 @@ def _fork_or_start(
         stdout=subprocess.DEVNULL,
         stderr=errors,
         env=environment,
-        start_new_session=True,  # Ctrl-C is for the driver, which then ends them in order
+        start_new_session=True,  # Ctrl-C goes only to the driver, which then ends them in order
     )
 
 
@@ -257,16 +257,16 @@ def _fork(
         return server.fork(request, [payload, errors])
     except OSError:
         with _lock:
-            server.key = ""  # nobody asks it again
+            server.key = ""  # it isn't used again
         server.retire()
         raise
 
 
 def _server_for(environment: dict[str, str], warm_seconds: float) -> _Server:
-    """Return the server of what libraries could see when they are imported."""
+    """Return the server for an environment, as far as libraries see it at import."""
     key = json.dumps(sorted((n, v) for n, v in environment.items() if matters(n)))
     with _lock:
-        # One of the process that this one was forked from is that one's.
+        # A server of the parent process, from before a fork, belongs to the parent.
         for server in list(_servers):
             if server.owner != os.getpid() or server.process.poll() is not None:
                 server.retire()

@@ -1,6 +1,6 @@
-"""Launchers by name: those of gridflow, and those that other packages bring.
+"""Launchers by name: gridflow's own, and those of other packages.
 
-A package brings one by an entry point of the group ``gridflow.launchers``; its class follows
+A package adds one with an entry point of the group ``gridflow.launchers``. Its class implements
 `gridflow._launch.base.Launcher` and passes `gridflow.testing.launchers.LauncherSuite`.
 """
 
@@ -22,29 +22,29 @@ _OURS: Final = (
 
 
 def detached(launcher: Launcher) -> Launcher:
-    """Return one whose agents give their slots back.
+    """Return a launcher whose agents release their slots.
 
     Raises
     ------
     InvalidArgument
-        It has no slots to give back.
+        It has no slots to release.
     """
     make = getattr(launcher, "detached", None)
     if make is None:
         raise InvalidArgument(
-            "LaunchOptions(detached=True) gives task slots back to Spark, for the tasks that feed "
-            f"the job; {type(launcher).__name__} has none. Leave it out: rows can be fed without."
+            "LaunchOptions(detached=True) releases Spark's task slots for the tasks that feed the "
+            f"job, but {type(launcher).__name__} has none. Leave it out: feeding works without it."
         )
     return make()  # type: ignore[no-any-return]
 
 
 def launcher_of(given: Any) -> Launcher | None:
-    """Return the launcher that a user gave: as an object, by its name, or not at all.
+    """Return the launcher that a user gave, as an object or by name; None if not given.
 
     Raises
     ------
     InvalidArgument
-        There is none of that name, or the object is no launcher.
+        The name is unknown, or the object isn't a launcher.
     """
     if given is None:
         return None
@@ -52,7 +52,7 @@ def launcher_of(given: Any) -> Launcher | None:
         known = {each.name: each for each in (*entry_points(group=GROUP), *_OURS)}
         if given not in known:
             raise InvalidArgument(
-                f"there is no launcher {given!r}; there are {', '.join(sorted(known))}."
+                f"unknown launcher {given!r}; supported: {', '.join(sorted(known))}."
                 f"{did_you_mean(given, known)}"
             )
         given = known[given].load()()

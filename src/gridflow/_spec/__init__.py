@@ -1,1 +1,1 @@
-"""What a job is, before anything runs: roles, strategy, needs, deadlines, program. Data, no I/O."""
+"""The description of a job before it runs: roles, strategy, deadlines, program. Data, no I/O."""

@@ -1,4 +1,4 @@
-"""What a user gives `TensorflowDistributor`, looked at and brought into one form."""
+"""Checks and normalises the arguments of `TensorflowDistributor`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-#: What can be the name of a folder, and is what Airflow, Argo and people make ids of.
+#: Characters that folder names allow, and that ids of Airflow, Argo and people consist of.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w.:+@=-]{0,199}", re.ASCII)
 
 
-#: Options of `TensorflowDistributor` that stand in a group, and where.
+#: Options of `TensorflowDistributor` that are in a group, and in which.
 MOVED: Final = {
     "advertise": "network=Network(advertise=…)",
     "allow_growth": "gpu_options=GpuOptions(allow_growth=…)",
@@ -54,12 +54,12 @@ MOVED: Final = {
 
 
 def refuse_moved(names: Iterable[str]) -> None:
-    """Say where an option is that stands in a group.
+    """Refuse options that are in a group, and say in which.
 
     Raises
     ------
     InvalidArgument
-        With the first of those that do.
+        With the first such option.
     """
     for name in names:
         if name in MOVED:
@@ -67,7 +67,7 @@ def refuse_moved(names: Iterable[str]) -> None:
 
 
 def says_what_moved(function: Callable[P, None]) -> Callable[P, None]:
-    """Let a constructor say of each keyword of `MOVED` where it is."""
+    """Let a constructor refuse the keywords of `MOVED`, and say where they are."""
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -80,56 +80,56 @@ def says_what_moved(function: Callable[P, None]) -> Callable[P, None]:
 def roles_of(
     num_workers: int | None, roles: Sequence[Role] | None, gpus: float | None
 ) -> list[Role]:
-    """Return the roles that a user gave, by number or by name."""
+    """Return the roles that a user gave, as a number of workers or as a list."""
     if roles is None:
         workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
         return [Role(WORKER, workers, gpus=gpus)]
     if gpus is not None:
         raise InvalidArgument(
-            f"beside roles= each role says its own GPUs: Role('worker', 4, gpus={gpus!r}); got "
-            f"gpus={gpus!r} for all."
+            f"with roles=, give GPUs for each role: Role('worker', 4, gpus={gpus!r}); got "
+            f"gpus={gpus!r} for all roles."
         )
     if num_workers is not None:
         raise InvalidArgument(
-            f"give either num_workers= or roles=; got num_workers={num_workers!r} beside roles. "
-            "Role('worker', n) says how many workers there are."
+            f"give either num_workers= or roles=; got num_workers={num_workers!r} and roles. "
+            "Role('worker', n) sets the number of workers."
         )
     if isinstance(roles, str | Role) or not isinstance(roles, Sequence):
-        raise InvalidArgument(f"roles= is a list of Role; got {roles!r}.")
+        raise InvalidArgument(f"roles= must be a list of Role; got {roles!r}.")
     return list(roles)
 
 
 def check_distribution(
     strategy: str, backend: str, distribution: Distribution, programs: Programs
 ) -> None:
-    """Refuse what the strategy or the backend has no use for."""
+    """Refuse options that the strategy or the backend can't use."""
     facts = strategies.of(strategy)
     if distribution.variable_partitioner is not None and not facts.spreads_variables:
         raise InvalidArgument(
-            f"Distribution(variable_partitioner=) spreads variables over parameter servers, which "
-            f"strategy={strategy!r} has none of; leave it out, or use 'parameter_server'."
+            "Distribution(variable_partitioner=) needs parameter servers, but "
+            f"strategy={strategy!r} has none. Leave it out, or use strategy='parameter_server'."
         )
     if programs.classic_flags and not facts.takes_flags:
         raise InvalidArgument(
-            "Programs(classic_flags=True) is for strategy='server' and 'command'; got "
+            "Programs(classic_flags=True) needs strategy='server' or 'command'; got "
             f"strategy={strategy!r}."
         )
     if distribution.communication is None:
         return
     if not backends.of(backend).takes_communication:
         raise InvalidArgument(
-            "Distribution(communication=) is for TensorFlow's collective operations; got "
-            f"backend={backend!r}, which has its own. Leave it out."
+            "Distribution(communication=) configures TensorFlow's collective operations, but "
+            f"backend={backend!r} has its own. Leave it out."
         )
     if not facts.exchanges_gradients:
         raise InvalidArgument(
-            "Distribution(communication=) is for strategy='multi_worker_mirrored', whose workers "
+            "Distribution(communication=) needs strategy='multi_worker_mirrored', whose workers "
             f"exchange gradients; got strategy={strategy!r}."
         )
 
 
 def named_datasets(data: Any) -> dict[str, Any]:
-    """Return datasets by name: a dict's keys always are names of datasets, never of columns."""
+    """Return datasets by name. The keys of a dict are names of datasets, never of columns."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -137,65 +137,65 @@ def named_datasets(data: Any) -> dict[str, Any]:
     for name in data:
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidArgument(
-                f"data= names each dataset by an identifier such as 'train'; got {name!r}."
+                f"names of datasets in data= must be identifiers such as 'train'; got {name!r}."
             )
     return dict(data)
 
 
 def check_run_id(run_id: Any, job_dir: Any) -> str | None:
-    """Return the id that a user gave to the run, None for none."""
+    """Return the run id that a user gave, or None."""
     if run_id is None:
         return None
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise InvalidArgument(
-            "run_id= is the name of a folder: a letter or digit, then up to 199 letters, digits "
-            f"and any of _ . : + @ = -; got {run_id!r}."
+            "run_id= must be a valid folder name: a letter or digit, then up to 199 letters, "
+            f"digits and any of _ . : + @ = -; got {run_id!r}."
         )
     if job_dir is None:
         raise InvalidArgument(
-            f"run_id={run_id!r} is remembered in job_dir=, which has to outlive the driver: give a "
-            "folder that the next driver sees, too."
+            f"run_id={run_id!r} needs job_dir=, where the run is recorded. Use a folder that "
+            "outlives this driver and that the next one can see."
         )
     return run_id
 
 
 def patched(strategy: str, *, patches: bool) -> dict[str, str]:
-    """Return the variables by which programs are told whether they have gridflow's patches.
+    """Return the variables that tell programs whether to use gridflow's patches.
 
     Raises
     ------
     InvalidArgument
-        They are to be left out where a function trains, which is made for them.
+        A function trains, which always uses them.
     """
     if patches:
         return {}
     if not strategies.of(strategy).runs_programs:
         raise InvalidArgument(
-            "Programs(patches=False) is for programs of strategy='command'; a function is trained "
-            f"with gridflow's patches of Keras. Got strategy={strategy!r}."
+            "Programs(patches=False) needs strategy='command': functions are always trained with "
+            f"gridflow's patches of Keras. Got strategy={strategy!r}."
         )
     return {PATCHES_VARIABLE: "0"}
 
 
 def check_command_options(strategy: str, roles: Sequence[Role], options: Mapping[str, Any]) -> None:
-    """Refuse what a command has no use for: it trains by itself, gridflow's part ends before."""
+    """Refuse options that a command can't use, as it trains by itself."""
     if not strategies.of(strategy).runs_programs:
         for role in roles:
             if role.command is not None:
                 raise InvalidArgument(
-                    f"Role({role.name!r}, command=…) is for strategy='command'; got "
+                    f"Role({role.name!r}, command=…) needs strategy='command'; got "
                     f"strategy={strategy!r}."
                 )
         return
     for name, value in options.items():
         if value:
             raise InvalidArgument(
-                f"strategy='command' runs programs of their own, which don't hear of {name}=; got "
-                f"{value!r}. Leave it out, and say it to the program."
+                f"strategy='command' can't pass {name}= on to the programs that it runs; got "
+                f"{value!r}. Leave it out, and configure the program itself."
             )
     for role in roles:
         if GpuNeed.parse(f"gpus of role {role.name!r}", role.gpus).shares > 1:
             raise InvalidArgument(
-                "strategy='command' gives whole GPUs only, as nobody keeps a program to its part "
-                f"of the memory; got gpus={role.gpus!r} for role {role.name!r}."
+                "strategy='command' supports only whole GPUs, as it can't limit a program's GPU "
+                f"memory; got gpus={role.gpus!r} for role {role.name!r}."
             )

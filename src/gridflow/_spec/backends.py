@@ -1,6 +1,6 @@
-"""What trains behind Keras 3: TensorFlow, JAX or torch, and what each of them can do. Pure.
+"""Keras 3's backends TensorFlow, JAX and torch, and what each of them can do. Pure.
 
-Whoever has to know asks here; nobody compares names. A new backend is an entry of this table, a
+Other code asks this table and never compares names. A new backend is an entry of this table, a
 module of `gridflow._training.groups` and one of `gridflow._keras.patches.bugs`.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Backend = Literal["tensorflow", "jax", "torch"]
 BACKENDS: Final = get_args(Backend)
-#: What Keras itself reads, when it is imported.
+#: The variable that Keras reads when it is imported.
 KERAS_VARIABLE: Final = "KERAS_BACKEND"
-#: Strategies that JAX and torch know, too: one model on all workers, or a model for each.
+#: Strategies that JAX and torch support, too: one model on all workers, or one model each.
 _COMMON_STRATEGIES: Final = ("multi_worker_mirrored", "none")
 
 
@@ -37,19 +37,19 @@ class BackendFacts:
     packages : tuple of str
         What the tasks import.
     is_always_needed : bool
-        Whether they import it under a strategy that isn't made of it, too.
+        Whether they also import it under a strategy that doesn't need it.
     mode : str or None
-        The module of `gridflow._training.modes` that trains with it; None: that of the strategy.
+        The module of `gridflow._training.modes` that trains with it; None: the strategy's.
     strategies, roles : tuple of str
-        Those that it knows.
+        Those that it supports.
     reads_tf_config : bool
-        Whether it learns of its peers by ``TF_CONFIG``.
+        Whether it finds its peers through ``TF_CONFIG``.
     takes_communication : bool
-        Whether its collective operations know `CommunicationOptions`.
+        Whether its collective operations support `CommunicationOptions`.
     compiles_each_size : bool
-        Whether it compiles a model anew for each number of rows that it is given.
+        Whether it recompiles a model for each new batch size.
     export_packages : mapping of str to tuple of str
-        The formats to which Keras exports models with it, and what each needs.
+        The formats to which Keras can export models with it, and the packages that each needs.
     """
 
     name: Backend
@@ -107,14 +107,14 @@ _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 
 
 def of(name: str) -> BackendFacts:
-    """Return the facts of a backend that there is."""
+    """Return the facts of an existing backend."""
     return _BY_NAME[name]  # type: ignore[index]
 
 
 def check(
     backend: str, strategy: str, tasks: Sequence[Task], environment: Mapping[str, str]
 ) -> None:
-    """Refuse what a backend can't do, or what contradicts it.
+    """Refuse options that a backend can't use, or that contradict it.
 
     Raises
     ------
@@ -125,33 +125,33 @@ def check(
     if strategies.of(strategy).runs_programs:
         if strategy not in of(backend).strategies:
             raise InvalidArgument(
-                "under strategy='command' each program chooses its backend by itself; got "
-                f"backend={backend!r}. Say env={{{KERAS_VARIABLE!r}: {backend!r}}} instead."
+                "under strategy='command' each program chooses its own backend; got "
+                f"backend={backend!r}. Use env={{{KERAS_VARIABLE!r}: {backend!r}}} instead."
             )
         return
     said = environment.get(KERAS_VARIABLE, backend)
     if said != backend:
         raise InvalidArgument(
-            f"env= has {KERAS_VARIABLE}={said!r}, which contradicts backend={backend!r}. Say "
+            f"env= sets {KERAS_VARIABLE}={said!r}, which contradicts backend={backend!r}. Use "
             f"backend={said!r}, and leave {KERAS_VARIABLE} to gridflow."
         )
     facts = of(backend)
     if strategy not in facts.strategies:
         allowed = " or ".join(repr(name) for name in facts.strategies)
         raise InvalidArgument(
-            f"strategy={strategy!r} is one of TensorFlow alone; backend={backend!r} takes "
+            f"strategy={strategy!r} works only with TensorFlow; backend={backend!r} supports "
             f"{allowed}. Leave strategy= out, or use backend='tensorflow'."
         )
     idle = [str(task) for task in tasks if task.role not in facts.roles]
     if idle:
         raise InvalidArgument(
-            f"backend={backend!r} knows the roles {' and '.join(facts.roles)} only; got "
+            f"backend={backend!r} supports only the roles {' and '.join(facts.roles)}; got "
             f"{', '.join(idle)}. Leave that role out, or use backend='tensorflow'."
         )
 
 
 def needed(backend: str, strategy: str) -> tuple[str, ...]:
-    """Return the packages that the tasks can't do without."""
+    """Return the packages that the tasks need."""
     facts = of(backend)
     is_needed = facts.is_always_needed or strategies.of(strategy).needs_backend
     return facts.packages if is_needed else ()

@@ -1,4 +1,4 @@
-"""Tasks and the cluster spec: who takes part and who listens where. Pure data."""
+"""Tasks and the cluster spec: which tasks there are, and their addresses. Pure data."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            msg = f"role must be one of {', '.join(ROLES)}, got {self.role!r}."
+            msg = f"unknown role {self.role!r}; supported: {', '.join(ROLES)}."
             raise InvalidArgument(msg + did_you_mean(self.role, ROLES))
         if self.index < 0:
-            raise InvalidArgument(f"a task's index starts at 0, got {self.index}.")
+            raise InvalidArgument(f"the index of a task must be at least 0; got {self.index}.")
 
     def __str__(self) -> str:
         return f"{self.role}:{self.index}"
@@ -34,7 +34,7 @@ class Task:
         """Read ``worker:1`` back."""
         role, _, index = text.partition(":")
         if not index.isdigit():
-            raise InvalidArgument(f"a task is written like 'worker:1', got {text!r}.")
+            raise InvalidArgument(f"expected a task such as 'worker:1'; got {text!r}.")
         return cls(role, int(index))
 
 
@@ -49,9 +49,11 @@ class ClusterSpec:
             Task(role, 0)
             for address in hosts:
                 if not address.rpartition(":")[2].isdigit():
-                    raise InvalidArgument(f"an address is host:port, got {address!r} for {role}.")
+                    raise InvalidArgument(
+                        f"expected host:port as the address of {role}; got {address!r}."
+                    )
             if facts_of(role).is_single and len(hosts) > 1:
-                raise InvalidArgument(f"a cluster has at most one {role}.")
+                raise InvalidArgument(f"a cluster can have only one {role}.")
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -64,11 +66,11 @@ class ClusterSpec:
 
     @property
     def ranks(self) -> tuple[Task, ...]:
-        """The tasks that train; a task's place in it is its rank."""
+        """The tasks that train. A task's index here is its rank."""
         return tuple(task for task in self.tasks if task.role in TRAINING_ROLES)
 
     def rank(self, task: Task) -> int | None:
-        """Return the rank of a task, None for a parameter server or evaluator."""
+        """Return the rank of a task; None for a parameter server or evaluator."""
         return self.ranks.index(task) if task in self.ranks else None
 
     def address(self, task: Task) -> str:
@@ -76,5 +78,5 @@ class ClusterSpec:
         return self.addresses[task.role][task.index]
 
     def as_dict(self) -> dict[str, list[str]]:
-        """Return the addresses by role, as ``tf.train.ClusterSpec`` takes them: no evaluator's."""
+        """Return the addresses by role for ``tf.train.ClusterSpec``, without the evaluator's."""
         return {r: list(a) for r, a in self.addresses.items() if a and facts_of(r).is_in_cluster}

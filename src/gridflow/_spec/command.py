@@ -1,4 +1,4 @@
-"""A program of its own in each task: its words, and by what it is told who it is."""
+"""A program in each task: its command line, and the variables that identify its task."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from gridflow._spec.cluster import ClusterSpec, Task
     from gridflow._spec.tasks import Role
 
-# What shells say of a program that can't be started.
+# The exit codes of shells for a program that can't be started.
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 
 #: Set to ``0``, it keeps gridflow's patches of Keras out of programs.
 PATCHES_VARIABLE: Final = "GRIDFLOW_PATCHES"
-#: In front of ``PYTHONPATH`` it lets each Python of a program patch Keras.
+#: At the front of ``PYTHONPATH``, it lets each Python of a program patch Keras.
 _STARTUP: Final = str(Path(__file__).parent.parent / "_startup")
 
 
 def with_patches(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program, in which Keras is patched unless it says otherwise."""
+    """Return the environment of a program, in which Keras is patched unless that is disabled."""
     if environ.get(PATCHES_VARIABLE) == "0":
         return dict(environ)
     others = environ.get("PYTHONPATH")
@@ -41,7 +41,7 @@ def with_patches(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class CommandContext(Protocol):
-    """What a command is told of its place in the job."""
+    """What a command is told about its task."""
 
     task: Task
     cluster_spec: ClusterSpec
@@ -65,7 +65,7 @@ class CommandProgram:
     args: tuple[str, ...] = ()
 
     def run(self, context: CommandContext) -> None:
-        """Run it to its end; this process ends as it did, unless that was well."""
+        """Run it to its end. If it fails, this process ends the same way."""
         words = [*self.of_roles.get(context.task.role, self.words), *self.args]
         member = ClusterMember.of(context.cluster_spec, context.task)
         variables = role_variables(member.role, member.index, member.cluster)
@@ -74,9 +74,9 @@ class CommandProgram:
         try:
             code = subprocess.run(words, env=environ, check=False).returncode
         except FileNotFoundError:
-            code, trouble = _NOT_FOUND, f" (there is no program {words[0]!r}, here or on the PATH)"
+            code, trouble = _NOT_FOUND, f" (no program {words[0]!r} here or on the PATH)"
         except OSError as error:
-            code, trouble = _NOT_EXECUTABLE, f" ({words[0]!r} can't be run: {error.strerror})"
+            code, trouble = _NOT_EXECUTABLE, f" (can't run {words[0]!r}: {error.strerror})"
         if code:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             how += trouble
@@ -87,16 +87,16 @@ class CommandProgram:
 def make_command(
     words: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> CommandProgram:
-    """Check what the user gave and return it in the form that is sent.
+    """Check the user's command and return it in the form that is sent.
 
     Raises
     ------
     InvalidArgument
-        It isn't words.
+        It isn't a list of words.
     """
     if kwargs:
         raise InvalidArgument(
-            f"a command takes a command line, no keyword arguments; got {', '.join(kwargs)}."
+            f"a command takes no keyword arguments, only words; got {', '.join(kwargs)}."
         )
     return CommandProgram((*read_words("a command", words), *(str(each) for each in args)))
 
@@ -107,21 +107,22 @@ def with_commands_of(program: CommandProgram, roles: Iterable[Role]) -> CommandP
     Raises
     ------
     InvalidArgument
-        A role is left without.
+        A role has no command.
     """
     running = [role for role in roles if not role.is_standard_server]
     own = {role.name: tuple(role.command) for role in running if role.command is not None}
     lacking = [role.name for role in running if role.name not in own]
     if lacking and not program.words:
         raise InvalidArgument(
-            f"role {lacking[0]!r} has nothing to run: run(['python', 'train.py']) says it for all "
-            f"roles, Role({lacking[0]!r}, command=['python', 'train.py']) for one."
+            f"role {lacking[0]!r} has no command. Give one for all roles, as in "
+            f"run(['python', 'train.py']), or for this one: Role({lacking[0]!r}, "
+            "command=['python', 'train.py'])."
         )
     return CommandProgram(program.words, own, program.args)
 
 
 def _end_like(code: int) -> NoReturn:
-    """End with an exit code, or by a signal, so that the agent sees what became of the command."""
+    """Exit with a code or by a signal, so that the agent sees how the command ended."""
     sys.stdout.flush()
     sys.stderr.flush()
     if code < 0:

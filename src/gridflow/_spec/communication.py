@@ -1,7 +1,7 @@
 """How the workers of ``multi_worker_mirrored`` exchange gradients. Pure.
 
 The names and meanings are those of ``tf.distribute.experimental.CommunicationOptions``, which can't
-be made where the job is described: the driver needs no TensorFlow.
+be used where the job is described: the driver needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class CommunicationOptions:
         ``ring`` is TensorFlow's, over gRPC, on CPUs and GPUs; ``nccl`` is NVIDIA's, between GPUs
         only. ``auto`` is ``gridflow`` without GPUs; with GPUs TensorFlow chooses.
     timeout_seconds : float, optional
-        After which an operation that waits for a peer fails. Default: none, and a rank that hangs
-        is found by ``Deadlines.step``.
+        Time after which an operation that waits for a peer fails. Default: no limit;
+        ``Deadlines.step`` then detects a rank that hangs.
     bytes_per_pack : int, default 0
-        Gradients are sent in packs of about this size, so that the first can go while the last are
-        still computed; 0: TensorFlow's choice.
+        Gradients are sent in packs of about this size, so that sending can start while the last
+        ones are still being computed. 0: TensorFlow's choice.
 
     Raises
     ------
     InvalidArgument
-        For values that can't be.
+        A value isn't allowed.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class CommunicationOptions:
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 < seconds < math.inf:
             raise InvalidArgument(
-                f"timeout_seconds is a number of seconds greater than 0, or None; got {seconds!r}."
+                f"timeout_seconds must be a number greater than 0, or None; got {seconds!r}."
             )
 
     def to_tensorflow(self) -> Any:

@@ -1,8 +1,8 @@
 """How jobs end: the exit codes, the kinds of failure, and which error has which. The only table.
 
-From 1 to 127 a failure is permanent: the same again fails again. From 128 another try may succeed,
-as after a signal. Below 128 codes follow sysexits.h where that has a word for it; what is worth
-another try has the number of sysexits.h and 128.
+From 1 to 127, a failure is permanent: trying again fails again. From 128, another try may succeed,
+as after a signal. Codes below 128 follow sysexits.h where it has a matching one; a retryable
+failure has the number of sysexits.h plus 128.
 
 A new kind of failure is a name in `gridflow._wire.failures.FailureKind`, a row in `KINDS`, and
 somebody who reports it.
@@ -55,26 +55,26 @@ class Exit(enum.IntEnum):
     """How a process of gridflow ended."""
 
     SUCCEEDED = 0
-    #: Something that has no kind of its own.
+    #: Any other failure.
     OTHER = 1
     COMMAND_LINE = 2
-    #: EX_USAGE: what was given can't be used; in a container, the job is wrong.
+    #: EX_USAGE: an argument is invalid; in a container, the job is wrong.
     USAGE = 64
     #: EX_DATAERR: rows or columns that can't be fed.
     DATA = 65
-    #: EX_SOFTWARE: the program failed by itself: it raised, or ended with a code below 128.
+    #: EX_SOFTWARE: the program itself failed: it raised, or exited with a code below 128.
     PROGRAM = 70
-    #: EX_OSERR: the coordinator can't listen where it is to, or isn't reached there.
+    #: EX_OSERR: the coordinator can't listen on its address, or can't be reached there.
     NETWORK = 71
-    #: EX_CANTCREAT: a job of this name, or a run of this id, is there.
+    #: EX_CANTCREAT: the job name or run id is already in use.
     EXISTS = 73
-    #: EX_NOPERM: another user owns a folder of gridflow's, or can write to it.
+    #: EX_NOPERM: another user owns a folder that gridflow uses, or can write to it.
     UNSAFE = 77
-    #: EX_CONFIG: a package is missing, or the tasks have other versions.
+    #: EX_CONFIG: a package is missing, or versions differ between tasks.
     ENVIRONMENT = 78
-    #: Another task has failed for good, so this one was ended, too.
+    #: Another task failed permanently, so this one was ended, too.
     GIVEN_UP = 113
-    #: A limit of the whole job has passed; timeout(1) ends so, too.
+    #: The job's time limit has passed; timeout(1) uses the same code.
     OVERDUE = 124
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
@@ -83,11 +83,11 @@ class Exit(enum.IntEnum):
     BROKEN_PIPE = 141
     #: EX_UNAVAILABLE: an agent, executor, host or peer was gone.
     LOST = SIGNALLED + 69
-    #: EX_SOFTWARE: the program was killed or frozen, or ended with a code of 128 and above.
+    #: EX_SOFTWARE: the program was killed or frozen, or exited with a code of 128 or above.
     KILLED = SIGNALLED + 70
-    #: EX_OSERR: too few slots or GPUs are there, or free.
+    #: EX_OSERR: too few slots or GPUs exist or are free.
     SLOTS = SIGNALLED + 71
-    #: EX_IOERR: a rank made no step any more.
+    #: EX_IOERR: a rank stopped making steps.
     STUCK = SIGNALLED + 74
     #: EX_TEMPFAIL: tasks did not come up in time, or a peer's name never resolved.
     TRY_AGAIN = SIGNALLED + 75
@@ -98,7 +98,7 @@ class Exit(enum.IntEnum):
         return self >= SIGNALLED
 
 
-#: What ``gridflow launch`` says beside the codes of its program.
+#: Codes of ``gridflow launch`` besides those of its program.
 _OF_LAUNCH: Final = frozenset(
     {Exit.SUCCEEDED, Exit.USAGE, Exit.GIVEN_UP, Exit.OVERDUE, Exit.LOST, Exit.TRY_AGAIN}
 )
@@ -119,16 +119,16 @@ _OfFailures: TypeAlias = (
 
 @dataclass(frozen=True)
 class KindOfFailure:
-    """What holds of all failures of a kind.
+    """The properties of a kind of failure.
 
     Attributes
     ----------
     error : type
-        What a job raises that it ends.
+        What a job that it ends raises.
     exit : Exit
         The code of such a job; see `exit_of`.
     is_final : bool
-        The same again fails again: the group isn't restarted, whatever the policy.
+        Trying again fails again: the group isn't restarted, whatever the policy.
     is_replaced : bool
         A new process of the task alone may not meet it again, where the others can wait for one.
     is_gone : bool

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 #: The name of Spark's resource, as in ``spark.task.resource.gpu.amount``.
 GPU: Final = "gpu"
-#: What decides which GPUs a process sees.
+#: The variable that decides which GPUs a process sees.
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-#: Tasks that may share one GPU.
+#: How many tasks may share one GPU.
 _MOST_SHARES: Final = 10
 #: ``0.33`` is meant as a third.
 _TOLERANCE: Final = 0.0051
@@ -33,7 +33,7 @@ class GpuNeed:
     Attributes
     ----------
     count : int or None
-        How many; None: those that Spark's task resources give it, which may be none.
+        How many; None: those that Spark's task resources assign to it, perhaps none.
     shares : int, default 1
         How many tasks share each of them.
     """
@@ -43,12 +43,12 @@ class GpuNeed:
 
     @property
     def amount(self) -> Fraction | None:
-        """The number of GPUs that it takes up, a fraction for a part of one."""
+        """The number of GPUs that it uses; a fraction if it shares one."""
         return None if self.count is None else Fraction(self.count, self.shares)
 
     def __str__(self) -> str:
         if self.count is None:
-            return "as Spark gives"
+            return "as assigned by Spark"
         return f"1/{self.shares}" if self.shares > 1 else str(self.count)
 
     @classmethod
@@ -58,7 +58,7 @@ class GpuNeed:
         Raises
         ------
         InvalidArgument
-            For anything else, with what is allowed.
+            For anything else; the message says what is allowed.
         """
         if value is None:
             return cls()
@@ -71,27 +71,27 @@ class GpuNeed:
                 return cls(1, near)
         parts = ", ".join(f"{1 / shares:.3g}" for shares in range(2, _MOST_SHARES + 1))
         raise InvalidArgument(
-            f"{what} is a whole number of GPUs per task, or a part of one that tasks can share "
-            f"evenly: {parts}; got {value!r}."
+            f"{what} must be a whole number of GPUs per task, or a part of one that tasks can "
+            f"share evenly: {parts}; got {value!r}."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuOptions:
-    """What a task may do with the memory of the GPUs that it gets.
+    """How a task uses the memory of its GPUs.
 
     Parameters
     ----------
     memory : str, optional
-        Memory that a task may take of each GPU, such as ``"2GiB"``. Default: all of it, or the
+        Memory that a task may use of each GPU, such as ``"2GiB"``. Default: all of it, or the
         task's part of a shared GPU.
     allow_growth : bool, default False
-        Take memory as it is needed, without a limit.
+        Allocate memory as needed, without a limit.
 
     Raises
     ------
     InvalidArgument
-        For a size without its unit, or for both at once.
+        The size has no unit, or both options are given.
     """
 
     memory: str | None = None
@@ -101,8 +101,8 @@ class GpuOptions:
         boolean("GpuOptions(allow_growth=)", self.allow_growth)
         if self.memory is not None and self.allow_growth:
             raise InvalidArgument(
-                "GpuOptions takes either memory= or allow_growth=True; got "
-                f"memory={self.memory!r} beside it. TensorFlow knows a limit that is taken at "
+                "GpuOptions takes either memory= or allow_growth=True; got both, with "
+                f"memory={self.memory!r}. TensorFlow supports a limit that is allocated at "
                 "once, or growth without a limit."
             )
         if self.memory is not None:
@@ -110,7 +110,7 @@ class GpuOptions:
 
     @property
     def memory_in_bytes(self) -> int | None:
-        """The memory as a number, None where there is no limit."""
+        """The memory limit as a number; None without a limit."""
         return None if self.memory is None else size_in_bytes("GpuOptions(memory=)", self.memory)
 
 
@@ -120,11 +120,11 @@ def check_role(name: str, gpus: Any) -> None:
     Raises
     ------
     InvalidArgument
-        Also for a number that can't be.
+        Also for an invalid number.
     """
     if GpuNeed.parse(f"gpus of role {name!r}", gpus).count and name not in TRAINING_ROLES:
         raise InvalidArgument(
-            f"a task of role {name!r} never gets a GPU; got gpus={gpus!r}. Give GPUs to "
+            f"tasks of role {name!r} can't have GPUs; got gpus={gpus!r}. Give GPUs to "
             f"{' and '.join(TRAINING_ROLES)}."
         )
 
@@ -140,7 +140,7 @@ def describe(tasks: Sequence[Task], needs: Sequence[GpuNeed]) -> str:
 def group(
     places: Iterable[int], needs: Sequence[GpuNeed], *, together: bool
 ) -> list[tuple[tuple[int, ...], GpuNeed]]:
-    """Part places into stages of one need each; ``together``: one stage of the largest need."""
+    """Group tasks into stages with the same need; ``together``: one stage with the largest need."""
     found: dict[GpuNeed, list[int]] = {}
     for place in places:
         found.setdefault(needs[place] if needs else GpuNeed(), []).append(place)

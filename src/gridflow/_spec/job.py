@@ -1,4 +1,4 @@
-"""One job's settings: made once by whoever starts it, carried whole to all who need them.
+"""One job's settings: created once in the driver, and sent whole to all who need them.
 
 A new option is a field of its group, here or in `gridflow._spec.option_groups`, and a line where it
 is used: groups arrive whole in agents and training processes.
@@ -38,7 +38,7 @@ class TrainingOptions:
     ----------
     strategy : str
     backend : str
-        What Keras 3 trains with.
+        Keras 3's backend.
     seed : int or None
     checkpoint_every : int or None
         In steps; None: at each epoch's end.
@@ -58,16 +58,16 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class HostOptions:
-    """What the training processes find on their hosts.
+    """The settings of the hosts of training processes.
 
     Attributes
     ----------
     environment : mapping of str to str
-        Variables for the training process.
+        Environment variables of the training process.
     spool : Spool
     launch : LaunchOptions
     default_folder : str
-        See `gridflow._launch.base.Placement`; found out when the job is placed.
+        See `gridflow._launch.base.Placement`; known once the job is placed.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -78,23 +78,23 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """Everything about a job but its function and its rows.
+    """Everything about a job except its function and its rows.
 
     Attributes
     ----------
     tasks : tuple of Task
-        Those that train first, by rank.
+        By rank; those that train come first.
     training : TrainingOptions
     feed : FeedOptions
     hosts : HostOptions
     start_timeout : float
-        Seconds for all tasks to register, and again for all to come up.
+        Seconds for all tasks to register, and again for all to start.
     deadlines : Deadlines
     gpus : tuple of GpuNeed
-        What each task needs, by its place; empty: what the target gives.
+        What each task needs, in order; empty: what the target gives.
     gpu_options : GpuOptions
     roles : tuple of Role
-        What the user said of them. A role of `tasks` that is missing here was added.
+        The roles that the user gave. A role of `tasks` that is missing here was added.
     """
 
     tasks: tuple[Task, ...]
@@ -109,16 +109,16 @@ class JobSpec:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """What each task does, by its place."""
+        """What each task does, in order."""
         return parts_of(self.tasks, self.training.strategy, self.roles)
 
     @cached_property
     def fed(self) -> tuple[int, ...]:
-        """Places of the tasks that rows go to."""
+        """Indices of the tasks that are fed rows."""
         return tuple(place for place, part in enumerate(self.parts) if part.is_fed)
 
     def environment_of(self, task: Task) -> dict[str, str]:
-        """Return the variables for a task's process: the job's and its role's, which win."""
+        """Return the variables for a task's process: the job's, overridden by its role's."""
         own = next((role.env for role in self.roles if role.name == task.role), {})
         return {**self.hosts.environment, **own}
 

@@ -1,4 +1,4 @@
-"""Tables as a notebook shows them. Pure."""
+"""Tables for notebooks. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gridflow._spec.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-#: Rows of a table that are shown; of more, the first and the last.
+#: The number of shown rows; of a longer table, the first and last ones.
 _MOST_ROWS: Final = 40
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in HTML: numbers to the right, the middle of a long one left out."""
+    """Return an HTML table with numbers aligned right and without the middle of a long one."""
     lines = [list(row) for row in rows]
     if len(lines) > _MOST_ROWS:
         half, left_out = _MOST_ROWS // 2, len(lines) - _MOST_ROWS
@@ -27,7 +27,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def facts(rows: Mapping[str, str]) -> str:
-    """Return names and what is to be said of each, as a table without a head."""
+    """Return names and their values as a table without a header."""
     body = "".join(
         f"<tr><th style='text-align:left'>{_text(name)}</th>"
         f"<td style='text-align:left'>{_text(value)}</td></tr>"

@@ -1,8 +1,8 @@
-"""The modules beside the user's script: they travel with the job, so that tasks can import them.
+"""The modules beside the user's script, which are shipped so that tasks can import them.
 
-A script that Python runs imports what lies in its folder. So does the training function on the same
-machine; on an executor it could not. The driver packs that folder's modules and packages, the agent
-unpacks them, the training process finds them in front of everything that is installed.
+A script can import modules from its folder, and so can the training function on the same machine,
+but not on an executor. So the driver packs that folder's modules and packages, the agent unpacks
+them, and the training process finds them before anything that is installed.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["pack", "script_folder", "unpack", "use"]
 
-#: Parts of a path that tell an installed module, which the tasks have, or should.
+#: Parts of the path of an installed module, which the tasks have, or should have.
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MOST_BYTES: Final = 20 << 20
 _MOST_FILES: Final = 2_000
-#: Beside modules, a package may hold small files that it reads. Larger ones are data.
+#: Besides modules, a package may contain small files that it reads. Larger ones are data.
 _MOST_BYTES_OF_DATA: Final = 1 << 20
 _MODULES: Final = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 _IGNORED: Final = frozenset({"__pycache__", "node_modules", *INSTALLED})
 
 
 def script_folder() -> Path | None:
-    """Return the folder that Python put first on its path: the script's, a notebook's.
+    """Return the first folder on Python's path: the script's or notebook's.
 
-    None for a program that is installed, such as pytest.
+    None for an installed program, such as pytest.
     """
     first = sys.path[0] if sys.path else ""
     if hasattr(builtins, "__IPYTHON__") and "" in sys.path:
-        first = ""  # IPython leaves what PYTHONPATH names in front, and Python's own
+        first = ""  # IPython keeps PYTHONPATH and Python's own folders before it
     elif not Path(first or ".").is_dir():  # an archive of Python's own
         if "" not in sys.path:
             return None
@@ -51,9 +51,9 @@ def script_folder() -> Path | None:
 
 
 def pack(folder: Path | None) -> bytes:
-    """Return the modules of a folder as an archive; empty if there is none, or too much.
+    """Return the modules of a folder as an archive; empty if there are none or too many.
 
-    Taken are modules, packages and, as far as they are small, the other files in packages.
+    It contains modules, packages and small other files in packages.
     """
     if folder is None:
         return b""
@@ -64,9 +64,9 @@ def pack(folder: Path | None) -> bytes:
             files.append(path)
         if len(files) > _MOST_FILES or size > _MOST_BYTES:
             warnings.warn(
-                f"the modules in {folder} are not sent to the tasks: they are more than "
+                f"the modules in {folder} are not sent to the tasks: there are more than "
                 f"{_MOST_FILES:,} files or {_MOST_BYTES >> 20} MiB. Put the script and what it "
-                "imports into a folder of their own, or ship what the tasks import with "
+                "imports into a separate folder, or ship what the tasks import with "
                 "--py-files.",
                 stacklevel=2,
             )
@@ -88,14 +88,14 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack what `pack` made, unless this process can import from the original folder."""
     with zipfile.ZipFile(archive) as packed:
         if os.fsdecode(packed.comment) not in sys.path:
-            packed.extractall(folder)  # names with ".." or a root lose them
+            packed.extractall(folder)  # it removes ".." and roots from names
 
 
 def use(folder: str) -> None:
-    """Let this process, and Pythons that it starts, import what was unpacked, if anything was."""
+    """Let this process, and Pythons that it starts, import the unpacked modules, if any."""
     if not Path(folder).is_dir():
         return
-    sys.path.insert(1, folder)  # behind the working directory
+    sys.path.insert(1, folder)  # after the working directory
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{folder}:{others}" if others else folder
 
@@ -124,7 +124,7 @@ def _importable(folder: Path, seen: set[Path], package: bool = False) -> Iterato
 
 
 def _is_namespace(path: Path) -> bool:
-    """Return whether a folder without ``__init__.py`` holds modules that can be imported."""
+    """Return whether a folder without ``__init__.py`` contains importable modules."""
     if not path.name.isidentifier() or (path / "pyvenv.cfg").exists():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Where the coordinator listens, and where its agents find it: two things."""
+"""Where the coordinator listens, and where its agents connect."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _WRITTEN_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where the coordinator in the driver listens, and where agents find it.
+    """Where the coordinator in the driver listens, and where agents connect.
 
     Parameters
     ----------
     host : str, optional
-        Address to bind; ``0.0.0.0`` binds all interfaces. Default: what Spark's own driver binds
+        Address to bind; ``0.0.0.0`` binds all interfaces. Default: the address of Spark's driver
         (``spark.driver.bindAddress``, else ``spark.driver.host``).
     interface : str, optional
-        Instead of `host`: a network interface of the driver, such as ``eth1``, whose address is
-        bound.
+        A network interface of the driver, such as ``eth1``, whose address to bind, instead of
+        `host`.
     advertise : str, optional
-        Name or address by which the executors reach the driver, where it isn't the bound one (a
-        container's host, a service of Kubernetes). Default: ``spark.driver.host``.
+        Name or address at which executors reach the driver, if it differs from the bound one (a
+        container's host, a Kubernetes service). Default: ``spark.driver.host``.
     port : int, (int, int) or str, optional
-        The port, or the first and last that may be taken: ``(40000, 40100)`` or
-        ``"40000-40100"``. Default: any free one.
+        The port, or the first and last of a range: ``(40000, 40100)`` or ``"40000-40100"``.
+        Default: any free port.
 
     Raises
     ------
     InvalidArgument
-        With what was given, and what is allowed.
+        An argument is invalid; the message says what is allowed.
     """
 
     host: str | None = None
@@ -46,44 +46,44 @@ class Network:
     def __post_init__(self) -> None:
         for name, value in (("host", self.host), ("advertise", self.advertise)):
             if value is not None and not (isinstance(value, str) and value.strip()):
-                raise InvalidArgument(f"{name} is a host's name or address; got {value!r}.")
+                raise InvalidArgument(f"{name} must be a host name or address; got {value!r}.")
         if self.interface is not None:
             if self.host is not None:
                 raise InvalidArgument(
-                    f"give either interface= or host=; got interface={self.interface!r} beside "
+                    f"give either interface= or host=; got interface={self.interface!r} and "
                     f"host={self.host!r}."
                 )
             address_of(self.interface)
         if self.host is not None and _is_wildcard(self.host) and self.advertise is None:
             raise InvalidArgument(
-                f"host={self.host!r} is all interfaces, which no agent can connect to: say by "
-                "advertise= which name or address they are to use."
+                f"host={self.host!r} means all interfaces, which isn't an address that agents can "
+                "connect to. Give the name or address that they should use with advertise=."
             )
         if self.advertise is not None and _is_wildcard(self.advertise):
             raise InvalidArgument(
-                f"advertise is one host's name or address; got {self.advertise!r}."
+                f"advertise must be the name or address of one host; got {self.advertise!r}."
             )
         _range(self.port)
 
     @property
     def ports(self) -> tuple[int, int] | None:
-        """The first and the last port that may be taken; None: any free one."""
+        """The first and last allowed port; None: any free port."""
         return _range(self.port)
 
     def __str__(self) -> str:
-        """Say where agents connect to, and what is bound where that differs."""
+        """Return where agents connect, and the bound address if it differs."""
         bound = "" if self.advertise == self.host else f", bound to {self.host}"
         ports = f", ports {self.ports[0]} to {self.ports[1]}" if self.ports else ""
         return f"{self.advertise}{bound}{ports}"
 
     def or_else(self, host: str, advertise: str) -> Network:
-        """Return the same with the launcher's addresses where the user gave none."""
+        """Return a copy with the launcher's addresses for those that the user didn't give."""
         own = self.host if self.interface is None else address_of(self.interface)
         advertise = self.advertise or own or advertise
         return Network(host=own or host, advertise=advertise, port=self.port)
 
     def address(self, port: int) -> str:
-        """Return what agents connect to: ``host:port``."""
+        """Return the ``host:port`` that agents connect to."""
         return host_and_port(self.advertise or self.host or "", port)
 
 
@@ -93,7 +93,7 @@ def address_of(interface: Any) -> str:
     Raises
     ------
     InvalidArgument
-        There is none of that name, or it has no address.
+        There is no such interface, or it has no address.
     """
     import psutil
 
@@ -105,14 +105,14 @@ def address_of(interface: Any) -> str:
     if interface not in usable:
         there = ", ".join(f"{name} ({addresses[0]})" for name, addresses in usable.items())
         raise InvalidArgument(
-            f"there is no interface {interface!r} with an address here; there are {there}."
+            f"no network interface {interface!r} with an address on this host; available: {there}."
             f"{did_you_mean(str(interface), usable)}"
         )
     return str(min(usable[interface], key=lambda address: address.version))
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address that others can use: no hardware's, none that is valid on one link only."""
+    """Return an address that others can use, not a hardware or link-local one."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -138,9 +138,9 @@ def _range(port: Any) -> tuple[int, int] | None:
     for each in (first, last):
         if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= _LAST_PORT:
             raise InvalidArgument(
-                f"port is a number from 1 to {_LAST_PORT}, or the first and last of a range "
+                f"port must be a number from 1 to {_LAST_PORT}, or the first and last of a range "
                 f"such as (40000, 40010) or '40000-40010'; got {port!r}."
             )
     if first > last:
-        raise InvalidArgument(f"port=({first}, {last}): the first is greater than the last.")
+        raise InvalidArgument(f"port=({first}, {last}): the first port is greater than the last.")
     return first, last

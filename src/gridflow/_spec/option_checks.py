@@ -1,4 +1,4 @@
-"""Checks of single options, with errors that say what was given and what is allowed."""
+"""Checks of single options. Their errors say what was given and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
-#: Seconds. TensorFlow's own start waits for ever when a peer is missing.
+#: Seconds. TensorFlow itself waits forever for a missing peer at the start.
 START_TIMEOUT: Final = 300.0
 _UNITS: Final = {"MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9}
 LogChoice = Literal["all", "chief", "none"]
@@ -22,7 +22,7 @@ def size_in_bytes(what: str, size: Any) -> int:
     Raises
     ------
     InvalidArgument
-        It is none, has no unit, or is less than a MiB.
+        It isn't a size, has no unit, or is less than 1 MiB.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", size) if isinstance(size, str) else None
     if found and found[2] in _UNITS:
@@ -30,18 +30,18 @@ def size_in_bytes(what: str, size: Any) -> int:
         if value >= 1 << 20:
             return value
     raise InvalidArgument(
-        f"{what} is a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
+        f"{what} must be a size of at least 1 MiB with its unit ({', '.join(_UNITS)}), "
         f"such as '2GiB'; got {size!r}."
     )
 
 
 def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that isn't among the allowed ones.
+    """Refuse a value that isn't allowed.
 
     Raises
     ------
     InvalidArgument
-        With the allowed values, and the nearest of them.
+        With the allowed values, and the closest of them.
     """
     if value not in allowed:
         names = ", ".join(repr(name) for name in allowed)
@@ -50,7 +50,7 @@ def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def read_environment(what: str, env: Any) -> dict[str, str]:
-    """Return variables, after a look at their types.
+    """Check the types of environment variables, and return them.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def read_environment(what: str, env: Any) -> dict[str, str]:
     for name, value in dict(env).items():
         if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
             raise InvalidArgument(
-                f"{what} maps names to values, both str; got {name!r}: {type(value).__name__}."
+                f"{what} must map names to values, both str; got {name!r}: {type(value).__name__}."
             )
     return dict(env)
 
@@ -71,12 +71,12 @@ def read_words(what: str, command: Any) -> tuple[str, ...]:
     Raises
     ------
     InvalidArgument
-        It is one text, or holds something else.
+        It is a single string, or contains something other than strings.
     """
     texts = () if isinstance(command, str) else tuple(command)
     if isinstance(command, str) or not all(isinstance(word, str) for word in texts):
         raise InvalidArgument(
-            f"{what} is a list of words, such as ['python', 'train.py']; got {command!r}."
+            f"{what} must be a list of words, such as ['python', 'train.py']; got {command!r}."
         )
     return texts
 
@@ -90,7 +90,9 @@ def whole_number(what: str, value: Any, minimum: int) -> int:
         Otherwise, with the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidArgument(f"{what} is a whole number of at least {minimum}; got {value!r}.")
+        raise InvalidArgument(
+            f"{what} must be a whole number of at least {minimum}; got {value!r}."
+        )
     return value
 
 
@@ -104,7 +106,7 @@ def seconds(what: str, value: Any) -> float:
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not value >= 0 or math.isinf(value):
-        raise InvalidArgument(f"{what} is a number of seconds, 0 or more; got {value!r}.")
+        raise InvalidArgument(f"{what} must be a number of seconds, 0 or more; got {value!r}.")
     return float(value)
 
 
@@ -118,12 +120,12 @@ def time_limit(what: str, value: Any) -> float:
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not value > 0 or math.isinf(value):
-        raise InvalidArgument(f"{what} is a number of seconds greater than 0; got {value!r}.")
+        raise InvalidArgument(f"{what} must be a number of seconds greater than 0; got {value!r}.")
     return float(value)
 
 
 def boolean(what: str, value: Any) -> None:
-    """Refuse anything but True and False.
+    """Refuse anything except True and False.
 
     Raises
     ------
@@ -131,11 +133,11 @@ def boolean(what: str, value: Any) -> None:
         With the value.
     """
     if not isinstance(value, bool):
-        raise InvalidArgument(f"{what} is True or False; got {value!r}.")
+        raise InvalidArgument(f"{what} must be True or False; got {value!r}.")
 
 
 def option_group(what: str, value: Any, kind: type[T]) -> T:
-    """Return the group of options if it is one of its class; None: its defaults.
+    """Check the class of an option group, and return it; None: the defaults.
 
     Raises
     ------
@@ -145,5 +147,5 @@ def option_group(what: str, value: Any, kind: type[T]) -> T:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{what}= is a {kind.__name__}(…); got {value!r}.")
+        raise InvalidArgument(f"{what}= must be a {kind.__name__}(…); got {value!r}.")
     return value

@@ -1,8 +1,8 @@
-"""The groups of options that `gridflow.TensorflowDistributor` takes. Checked when made.
+"""The groups of options of `gridflow.TensorflowDistributor`. They are checked when created.
 
-Each is made once, in the driver, and carried whole to whoever reads it; so a new option is a field
-here and a line where it is used. `gridflow._spec.network`, `gridflow._spec.gpus` and
-`gridflow._coordinator.policies` have the groups of theirs.
+Each is created once, in the driver, and sent whole to where it is read. So a new option is a field
+here and a line where it is used. More groups are in `gridflow._spec.network`,
+`gridflow._spec.gpus` and `gridflow._coordinator.policies`.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 #: Two minutes by default, as Spark waits for an executor.
 _AGENTS_PATIENCE: Final = 12
-#: Seconds: what makes a driver stand still knows no heartbeats.
+#: Seconds: what makes a driver stand still takes longer than heartbeats.
 _LEAST_PATIENCE: Final = 60.0
-#: Bytes. Minutes of rows for most models, and nothing that a disk would notice.
+#: Bytes. Minutes of rows for most models, and little for a disk.
 _SPOOL_LIMIT: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """How long a running job may take, in seconds. ``start_timeout`` is the one for its start.
+    """Time limits of a running job, in seconds. ``start_timeout`` limits its start.
 
-    The time in which the driver itself stood still doesn't count in any of them.
+    Time during which the driver itself stood still doesn't count.
 
     Parameters
     ----------
     heartbeat : float, default 10
-        Silence after which an agent counts as lost, and for which its executor or a training
-        process may be frozen. Agents wait longer for a driver that is only silent: 12 times as
-        long, and at least a minute.
+        Silence after which an agent counts as lost, and the longest that its executor or a
+        training process may be frozen. Agents wait longer for a silent driver: 12 times as long,
+        and at least a minute.
     step : float or None, default 1800
         Time without a step in ``fit``, ``evaluate`` or ``predict``; None: no limit.
     shutdown : float, default 30
-        Time for everything to end after success, failure or an interrupt; then it is killed.
+        Time for everything to end after success, failure or an interrupt, before it is killed.
     run : float or None, default None
         Time for the whole job, restarts included; None: no limit.
 
     Raises
     ------
     InvalidArgument
-        For anything but a number of seconds greater than 0.
+        A value isn't a number of seconds greater than 0.
 
     Examples
     --------
@@ -74,30 +74,30 @@ class Deadlines:
 
     @property
     def driver(self) -> float:
-        """Silence of a driver after which agents end, unless they learn before that it is gone.
+        """Silence of a driver after which agents end, unless they learn earlier that it is gone.
 
-        They are more patient with it than it is with them: one that is stopped, or suspended with
-        its machine, finds them alive when it goes on.
+        Agents are more patient than the driver: when a driver that was stopped, or suspended with
+        its machine, goes on, its agents are still there.
         """
         return max(_LEAST_PATIENCE, _AGENTS_PATIENCE * self.heartbeat)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spool:
-    """Where rows are kept on each host, and how many of those that are pushed.
+    """Where each host stores rows, and how many pushed rows may wait there.
 
     Parameters
     ----------
     dir : str, optional
-        Default: the first of Spark's local folders, or the temporary folder.
+        A folder. Default: the first of Spark's local folders, or the temporary folder.
     limit : str, optional
-        How much of the rows that are pushed (`JobHandle.feed`) may wait on a host for each worker,
-        such as ``"4GiB"``; feeders wait beyond it. Default: 1 GiB.
+        How many bytes of pushed rows (`JobHandle.feed`) may wait on a host for each worker, such as
+        ``"4GiB"``. Beyond it, feeders wait. Default: 1 GiB.
 
     Raises
     ------
     InvalidArgument
-        For a folder that is no text, or a size without its unit.
+        The folder isn't a string, or the size has no unit.
     """
 
     dir: str | None = None
@@ -105,7 +105,9 @@ class Spool:
 
     def __post_init__(self) -> None:
         if self.dir is not None and not (isinstance(self.dir, str) and self.dir):
-            raise InvalidArgument(f"Spool(dir=) is a folder's path, a str; got {self.dir!r}.")
+            raise InvalidArgument(
+                f"Spool(dir=) must be the path of a folder, as a string; got {self.dir!r}."
+            )
         if self.limit is not None:
             size_in_bytes("Spool(limit=)", self.limit)
 
@@ -117,27 +119,28 @@ class Spool:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """How tasks are launched, and what stays behind.
+    """How tasks are launched, and what stays afterwards.
 
     Parameters
     ----------
     warm_seconds : float, default 300
-        How long a host keeps a process that has imported TensorFlow and forks training processes:
-        restarts and further runs begin within a second or two. Five minutes is the time between two
-        tries in a notebook; it holds about 300 MB. It ends earlier with its executor or driver, and
-        at ``spark.stop()``. 0: every training process is started anew.
+        How long a host keeps a process that has imported TensorFlow and forks training processes,
+        so that restarts and further runs start within a second or two. It uses about 300 MB. It
+        ends earlier with its executor or driver, and at ``spark.stop()``. The default is typical
+        of the time between two tries in a notebook. 0: start a new process each time.
     detached : bool, default False
-        On Spark, without GPUs: give the slots of the job's tasks back once they run, so that those
-        that feed it (`JobHandle.feed`, `JobHandle.infer`) find some; see ``docs/streams.md``.
+        On Spark, without GPUs: release the slots of the job's tasks once they run, so that tasks
+        which feed it (`JobHandle.feed`, `JobHandle.infer`) find free ones; see
+        ``docs/streams.md``.
     keep_jobs : int or None, default 20
-        How many jobs' folders stay in the temporary folder: older ones are deleted when a run
-        begins, unless their driver still runs and has use for them. None: all. What ``job_dir``
-        names is left alone. ``gridflow jobs`` lists and deletes them.
+        How many jobs' folders to keep in the temporary folder. Older ones are deleted when a run
+        starts, unless their driver still uses them. None: all. Folders in ``job_dir`` are never
+        deleted. ``gridflow jobs`` lists and deletes them.
 
     Raises
     ------
     InvalidArgument
-        For a negative number, or a ``detached`` that is neither True nor False.
+        A number is negative, or ``detached`` isn't a bool.
     """
 
     warm_seconds: float = 300.0
@@ -153,22 +156,22 @@ class LaunchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """What scripts and commands are given that aren't functions.
+    """Options for scripts and commands.
 
     Parameters
     ----------
     classic_flags : bool, default False
-        Give a script under ``strategy="server"`` the flags ``--job_name``, ``--task_index``,
-        ``--ps_hosts``, ``--worker_hosts`` (and ``--chief_hosts`` if there is a chief), before its
-        own arguments; a command under ``strategy="command"`` behind them.
+        Pass the flags ``--job_name``, ``--task_index``, ``--ps_hosts``, ``--worker_hosts`` (and
+        ``--chief_hosts`` if there is a chief): to a script under ``strategy="server"`` before its
+        own arguments, to a command under ``strategy="command"`` after them.
     patches : bool, default True
-        Let programs under ``strategy="command"`` have gridflow's patches of Keras's bugs; see
+        Apply gridflow's patches of Keras's bugs to programs under ``strategy="command"``; see
         ``docs/distribution.md``. Functions always have them.
 
     Raises
     ------
     InvalidArgument
-        For anything but True or False.
+        A value isn't a bool.
     """
 
     classic_flags: bool = False
@@ -193,7 +196,7 @@ class Distribution:
     Raises
     ------
     InvalidArgument
-        For an object of another class, such as TensorFlow's of the same name.
+        An object has another class, such as TensorFlow's of the same name.
     """
 
     communication: CommunicationOptions | None = None
@@ -207,20 +210,20 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """What becomes of event files. ``tensorboard=True`` is short for ``TensorBoard()``.
+    """What to do with event files. ``tensorboard=True`` is short for ``TensorBoard()``.
 
     Parameters
     ----------
     serve : bool, default True
         Serve TensorBoard beside the chief and print its URL.
     copy_to : str or Path, optional
-        A folder, such as ``"s3://logs/flights"``, that the event files of ``ctx.callbacks()`` are
-        copied to while they grow; see ``docs/files.md``.
+        A folder, such as ``"s3://logs/flights"``, to which the event files of ``ctx.callbacks()``
+        are copied while they grow; see ``docs/files.md``.
 
     Raises
     ------
     InvalidArgument
-        For a ``serve`` that is neither True nor False.
+        ``serve`` isn't a bool.
     """
 
     serve: bool = True
@@ -236,12 +239,14 @@ class TensorBoard:
             return given
         if isinstance(given, bool):
             return cls(serve=given)
-        raise InvalidArgument(f"tensorboard= is True, False or a TensorBoard(…); got {given!r}.")
+        raise InvalidArgument(
+            f"tensorboard= must be True, False or a TensorBoard(…); got {given!r}."
+        )
 
 
 def _check_type(name: str, value: Any, *allowed: type) -> None:
     if value is not None and not isinstance(value, allowed):
         names = " or ".join(kind.__name__ for kind in allowed)
         raise InvalidArgument(
-            f"Distribution({name}=) is gridflow's {names}; got {type(value).__name__}."
+            f"Distribution({name}=) must be gridflow's {names}; got {type(value).__name__}."
         )

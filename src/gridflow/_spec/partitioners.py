@@ -1,4 +1,4 @@
-"""How large variables are spread over the parameter servers. Pure: TensorFlow's own are made of it.
+"""How large variables are spread over the parameter servers. Pure.
 
 The names and meanings are those of ``tf.distribute.experimental.partitioners``, which can't be used
 where the job is described: the driver needs no TensorFlow.
@@ -14,19 +14,19 @@ from gridflow._spec.option_checks import whole_number
 
 @dataclass(frozen=True)
 class MinSizePartitioner:
-    """Cut a variable along its first axis into as many shards as keep a minimal size.
+    """Cut a variable along its first axis into as many shards of a minimal size as possible.
 
     Parameters
     ----------
     min_shard_bytes : int, default 262,144
-        No shard is smaller than this.
+        The minimal size of a shard.
     max_shards : int, optional
         Default: one on each parameter server.
 
     Raises
     ------
     InvalidArgument
-        For numbers below 1.
+        A number is below 1.
     """
 
     min_shard_bytes: int = 256 << 10
@@ -57,7 +57,7 @@ class FixedShardsPartitioner:
     Raises
     ------
     InvalidArgument
-        For a number below 1.
+        The number is below 1.
     """
 
     num_shards: int

@@ -1,4 +1,4 @@
-"""The place that a training has come to: of a checkpoint, a resume, an evaluation."""
+"""A place in the training: of a checkpoint, a resume, an evaluation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-#: A number that isn't below zero, nor larger than other programs can hold; checked in messages.
+#: A non-negative number that other programs can represent; checked in messages.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Place(NamedTuple):
-    """A place in a training function; those that come later are greater.
+    """A place in a training function. Later places are greater.
 
     Attributes
     ----------
     fit : int
-        Which call of ``fit`` in the function it is, from 0.
+        The number of the call of ``fit`` in the function, from 0.
     epoch : int
-        Its complete epochs.
+        Its number of complete epochs.
     step : int
-        The complete steps of the epoch after those.
+        The number of complete steps of the next epoch.
     """
 
     fit: Count

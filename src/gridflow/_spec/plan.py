@@ -1,4 +1,4 @@
-"""What a run would do, found out without launching anything."""
+"""What a run would do, without launching anything."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LEFT_OUT: Final = "left out"
 
 @dataclass(frozen=True)
 class Plan:
-    """What `TensorflowDistributor.run` would do, found out without launching anything.
+    """What `TensorflowDistributor.run` would do, without launching anything.
 
     Attributes
     ----------
     tasks : tuple of Task
-        Those that train first, by rank. Each one takes a slot.
+        By rank; those that train come first. Each task uses one slot.
     strategy : str
     target : str
         Where they would run.
     slots : int or None
-        Task slots there; None if that can't be known.
+        Task slots there; None if unknown.
     function_bytes : int
         Size of the function as it would be sent to each task.
     datasets : tuple of str
@@ -34,12 +34,12 @@ class Plan:
         Seconds.
     deadlines : Deadlines
     gpus : tuple of float or None
-        Of each task; None: those that Spark gives it.
+        GPUs of each task; None: those that Spark assigns to it.
     details : dict
-        What else the launcher found out.
+        The launcher's further findings.
     backend : str
     left_out : mapping of dataset to mapping of column to reason
-        Columns that can't be fed, as far as their types tell. Only to ask for one is an error.
+        Columns that can't be fed because of their types. Only requesting one is an error.
     """
 
     tasks: tuple[Task, ...]

@@ -1,7 +1,7 @@
-"""What of a text that others wrote may reach a terminal, an error or a notebook. Pure.
+"""Makes text of others safe for a terminal, an error or a notebook. Pure.
 
-What a task prints, or raises, can hold what a terminal obeys: it moves the cursor, sets the
-window's title, or rewrites lines above. Colours alone are let through.
+What a task prints or raises can contain control sequences that move the cursor, set the window's
+title, or rewrite lines above. Only colours are kept.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-#: Control characters of both sets (C0 and C1) but for tabs and line ends, and those that make a
-#: terminal show characters in another order.
+#: Control characters of both sets (C0 and C1) except tabs and line ends, and those that reorder
+#: characters.
 _CONTROLS: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 _COLOUR: Final = r"\x1b\[[0-9;:]*m"
 _ANY: Final = re.compile(_CONTROLS)
-#: As ECMA-48 has it, in 7 and in 8 bits. What has no end loses its beginning, and is text then. No
-#: part can match a control character, at which the next one may begin: it takes linear time.
+#: Defined by ECMA-48, in 7 and in 8 bits. An unterminated one loses only its start and becomes
+#: text. No part can match a control character, where the next one may begin, so matching is linear.
 _SEQUENCE: Final = re.compile(
     rf"(?!{_COLOUR})(?:"
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|"  # a control sequence
@@ -29,9 +29,9 @@ _IS_RESET: Final = re.compile(r"\x1b\[[0;:]*m")
 
 
 def printable(text: str) -> str:
-    r"""Return a text without what a terminal would obey; lines, tabs and colours stay.
+    r"""Return a text without control sequences; lines, tabs and colours stay.
 
-    Colours end with it.
+    Colours are reset at its end.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters: of a longer one the beginning and the end.
+    """Shorten a text to at most `most` characters, keeping its beginning and end.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def _left_out(characters: int) -> str:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Return whether a stream is a terminal; what stands in for one may not know."""
+    """Return whether a stream is a terminal; False for objects that can't tell."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError, OSError):  # None, some object, a closed file

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gridflow._spec.job import JobSpec
 
-#: cloudpickle's list of modules to pickle by value is the process's, jobs may have threads.
+#: cloudpickle's list of modules to pickle by value is global, and jobs may run in threads.
 _lock: Final = threading.Lock()
 
 
@@ -70,12 +70,12 @@ def make_program(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Program:
-    """Check what the user gave and return it in the form that is sent.
+    """Check the user's program and return it in the form that is sent.
 
     Raises
     ------
     InvalidArgument
-        It isn't a function, a script or a command, or the arguments don't fit it.
+        It isn't a function, a script or a command, or the arguments don't match it.
     """
     if isinstance(train_fn, str | Path):
         return _script(Path(train_fn), args, kwargs)
@@ -83,8 +83,8 @@ def make_program(
         return make_command(train_fn, args, kwargs)
     if not callable(train_fn):
         raise InvalidArgument(
-            f"train_fn is a function or the path of a script; got {type(train_fn).__name__}. "
-            "strategy='command' takes a list of words."
+            f"train_fn must be a function or the path of a script; got {type(train_fn).__name__}. "
+            "Use a list of words with strategy='command'."
         )
     try:
         signature = inspect.signature(train_fn)
@@ -96,8 +96,8 @@ def make_program(
     except TypeError as error:
         name = getattr(train_fn, "__name__", "train_fn")
         raise InvalidArgument(
-            f"the arguments of run() don't fit {name}{signature}: {error}. ctx is passed by "
-            "gridflow when the first parameter is named 'ctx'; run() passes on everything else."
+            f"the arguments of run() don't match {name}{signature}: {error}. gridflow passes ctx "
+            "if the first parameter is named 'ctx'; run() passes on everything else."
         ) from error
     return FunctionProgram(train_fn, args, kwargs, takes_context)
 
@@ -105,15 +105,15 @@ def make_program(
 def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ScriptProgram:
     if kwargs:
         raise InvalidArgument(
-            f"a script takes a command line, no keyword arguments; got {', '.join(kwargs)}."
+            f"a script takes no keyword arguments, only a command line; got {', '.join(kwargs)}."
         )
     if not path.is_file():
-        raise InvalidArgument(f"there is no script {str(path)!r} (seen from {Path.cwd()}).")
+        raise InvalidArgument(f"no script {str(path)!r} (working directory: {Path.cwd()}).")
     text = path.read_text(encoding="utf-8")
     try:
         compile(text, str(path), "exec")
     except SyntaxError as error:
-        raise InvalidArgument(f"{path} is no Python script: {error}") from error
+        raise InvalidArgument(f"{path} isn't a valid Python script: {error}") from error
     return ScriptProgram(path.name, text, tuple(str(each) for each in args), path.parent.resolve())
 
 
@@ -123,41 +123,41 @@ def for_job(program: Program, spec: JobSpec, datasets: Collection[str]) -> Progr
     Raises
     ------
     InvalidArgument
-        It isn't of the kind that the job's strategy or its options are for.
+        The job's strategy or options don't support this kind of program.
     """
     training = spec.training
     if training.programs.classic_flags and isinstance(program, FunctionProgram):
         raise InvalidArgument(
-            "Programs(classic_flags=True) fills in the command line of a script; a function gets "
-            "all of it from its first parameter: ctx.cluster_spec, ctx.task."
+            "Programs(classic_flags=True) adds flags to the command line of a script; a function "
+            "gets the same from its first parameter: ctx.cluster_spec, ctx.task."
         )
     if isinstance(program, CommandProgram) is not strategies.of(training.strategy).runs_programs:
         got = "words" if isinstance(program, CommandProgram) else "a function or script"
         raise InvalidArgument(
-            "strategy='command' is for the words of a command, such as ['python', 'train.py'], and "
-            f"they are for it; got {got} under strategy={training.strategy!r}."
+            "strategy='command' runs a list of words, such as ['python', 'train.py'], and no other "
+            f"strategy does; got {got} under strategy={training.strategy!r}."
         )
     if not isinstance(program, CommandProgram):
         return program
     if datasets:
-        raise InvalidArgument("data= feeds functions and scripts; a command reads files.")
+        raise InvalidArgument("data= is only for functions and scripts; a command must read files.")
     return with_commands_of(program, spec.roles)
 
 
 def folder_of(program: Program) -> Path | None:
-    """Return the folder whose modules the program can import in the driver."""
+    """Return the folder from which the program can import modules in the driver."""
     if isinstance(program, CommandProgram):
         return None
     return program.folder if isinstance(program, ScriptProgram) else script_folder()
 
 
 def dump(program: Program) -> bytes:
-    """Pickle it, with the modules beside the user's script by value: no task could import them.
+    """Pickle it, with the modules beside the user's script by value, as tasks can't import them.
 
     Raises
     ------
     UnpicklableFunction
-        With the name of the captured object that can't be sent, where it can be found.
+        With the name of the captured object that can't be pickled, if it can be found.
     """
     try:
         return dump_by_value(program)
@@ -170,7 +170,7 @@ def dump(program: Program) -> bytes:
         which = f" What can't be pickled: {', '.join(culprits)}." if culprits else ""
         raise UnpicklableFunction(
             f"the training function can't be sent to the tasks: {type(error).__name__}: {error}"
-            f"{which} Make it inside the function, or pass DataFrames with data=."
+            f"{which} Create it inside the function, or pass DataFrames with data=."
         ) from error
 
 
@@ -181,7 +181,7 @@ def dump_by_value(value: object) -> bytes:
 
 
 def _modules_beside_the_script() -> list[ModuleType]:
-    """Return the imported modules that lie in the folder of the script or notebook."""
+    """Return the imported modules in the folder of the script or notebook."""
     root = script_folder()
     beside: list[ModuleType] = []
     if root is None:

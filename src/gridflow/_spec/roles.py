@@ -1,7 +1,7 @@
-"""The roles: what there are, and what holds of the tasks of each. Pure.
+"""The table of roles and the properties of their tasks. Pure.
 
-Whoever has to know asks here. A new role is an entry of this table; where a strategy has a use of
-its own for it, an entry in `gridflow._spec.strategies` says so.
+A new role is an entry of this table; if a strategy uses it in a special way, an entry in
+`gridflow._spec.strategies` says so.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ EVALUATOR: Final = "evaluator"
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """What holds of a role, whatever the strategy is.
+    """The properties of a role, independent of the strategy.
 
     Attributes
     ----------
     name : str
     trains : bool
-        Whether its tasks train: they have a rank, rows, and GPUs if there are any.
+        Whether its tasks train: they have a rank, rows, and GPUs if available.
     is_single : bool
         Whether a job has at most one such task.
     is_in_cluster : bool
-        Whether its tasks are part of the cluster of TensorFlow; else they only watch it.
+        Whether its tasks are part of TensorFlow's cluster; otherwise they only watch it.
     can_serve : bool
-        Whether its tasks may be standard TensorFlow servers where others run commands.
+        Whether its tasks may be standard TensorFlow servers while others run commands.
     """
 
     name: str
@@ -39,7 +39,7 @@ class RoleFacts:
     can_serve: bool = False
 
 
-#: In the order in which ranks are given: a chief trains as rank 0 wherever there is one.
+#: In the order of ranks: if there is a chief, it trains as rank 0.
 _FACTS: Final = (
     RoleFacts(CHIEF, trains=True, is_single=True),
     RoleFacts(WORKER, trains=True, can_serve=True),
@@ -48,10 +48,10 @@ _FACTS: Final = (
 )
 _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 ROLES: Final = tuple(_BY_NAME)
-#: The roles whose tasks have a rank, because they train.
+#: The roles whose tasks train, and so have a rank.
 TRAINING_ROLES: Final = tuple(facts.name for facts in _FACTS if facts.trains)
 
 
 def facts_of(name: str) -> RoleFacts:
-    """Return the facts of a role; of a name that is none, what holds of most."""
+    """Return the facts of a role; for an unknown name, those of most roles."""
     return _BY_NAME.get(name, RoleFacts(name))

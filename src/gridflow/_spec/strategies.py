@@ -1,7 +1,7 @@
-"""The strategies: what each asks of a job, and what holds under it. Pure.
+"""The table of strategies: what each needs, and what it does. Pure.
 
-Whoever has to know asks here; nobody compares names. A new strategy is an entry of this table, and
-a module of `gridflow._training.modes` if it trains in a way of its own.
+Other code asks this table and never compares names. A new strategy is an entry of this table, and a
+module of `gridflow._training.modes` if it trains in its own way.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ Strategy = Literal[
     "multi_worker_mirrored", "mirrored", "parameter_server", "server", "command", "none"
 ]
 STRATEGIES: Final = get_args(Strategy)
-#: That of jobs whose tasks run programs of their own.
+#: The strategy of jobs whose tasks run programs.
 COMMAND: Final = "command"
 
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """What holds under a strategy.
+    """The properties of a strategy.
 
     Attributes
     ----------
     name : str
     mode : str
-        The module of `gridflow._training.modes` that trains by it under TensorFlow.
+        The module of `gridflow._training.modes` that implements it for TensorFlow.
     needs_backend : bool
-        Whether it is made of TensorFlow; else the function needn't use that either.
+        Whether it needs TensorFlow; otherwise the function needn't use TensorFlow either.
     is_made_together : bool
-        Whether its making takes all tasks that train.
+        Whether creating it needs all tasks that train.
     exchanges_gradients : bool
-        Whether the ranks train one model by exchanging gradients, each with a copy of it.
+        Whether the ranks train copies of one model by exchanging gradients.
     hands_out_steps : bool
-        Whether a chief that computes nothing hands out steps, which workers make side by side.
+        Whether a chief that computes nothing hands out steps to the workers.
     has_servers : bool
-        Whether it knows parameter servers.
+        Whether it supports parameter servers.
     spreads_variables : bool
-        Whether it cuts large variables into shards on those.
+        Whether it cuts large variables into shards on parameter servers.
     takes_flags : bool
-        Whether programs under it know the classic flags.
+        Whether its programs can get the classic flags.
     runs_programs : bool
-        Whether its tasks run command lines; those of a role may be standard servers instead.
+        Whether its tasks run command lines; tasks of a role may be standard servers instead.
     most_workers : int or None
         How many tasks may train; None: any number.
     needs, adds : tuple of str
-        Roles that a job must have, and those that it gets where they aren't asked for.
+        Roles that a job must have, and those that are added if missing.
     runs_function, is_awaited, is_fed, is_replaced : tuple of str
-        Roles whose tasks are so, see `gridflow._spec.tasks.Part`.
+        Roles whose tasks have the property, see `gridflow._spec.tasks.Part`.
     is_pushed : tuple of str or None
         The same; None: those that are fed.
     """
@@ -110,17 +110,17 @@ _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 
 
 def of(name: str) -> StrategyFacts:
-    """Return the facts of a strategy that there is."""
+    """Return the facts of an existing strategy."""
     return _BY_NAME[name]  # type: ignore[index]
 
 
 def with_servers() -> tuple[str, ...]:
-    """Return the strategies that know parameter servers."""
+    """Return the strategies that support parameter servers."""
     return tuple(facts.name for facts in _FACTS if facts.has_servers)
 
 
 def check_workers(name: str, num_workers: int) -> None:
-    """Refuse more tasks that train than a strategy is for.
+    """Refuse more training tasks than a strategy supports.
 
     Raises
     ------
@@ -130,6 +130,6 @@ def check_workers(name: str, num_workers: int) -> None:
     most = of(name).most_workers
     if most is not None and num_workers > most:
         raise InvalidArgument(
-            f"strategy={name!r} is for the devices of one worker; got {num_workers} workers. Use "
-            "'multi_worker_mirrored' for one model on several, or 'none' for a model each."
+            f"strategy={name!r} supports only one worker; got {num_workers} workers. Use "
+            "'multi_worker_mirrored' for one model on all workers, or 'none' for a model each."
         )

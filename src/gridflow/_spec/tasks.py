@@ -1,4 +1,4 @@
-"""The roles of a job: how many tasks of each, and what each task does under a strategy. Pure."""
+"""The roles of a job, and what each task does under a strategy. Pure."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Role:
-    """How many tasks of a kind a job has.
+    """A role of a job, with its number of tasks.
 
     Parameters
     ----------
     name : {'chief', 'worker', 'ps', 'evaluator'}
     count : int, default 1
-        Tasks of the role. A job has at most one chief and one evaluator.
+        Number of tasks. A job has at most one chief and one evaluator.
     gpus : int or float, optional
-        GPUs of each of its tasks, or the part of one that each gets; see ``docs/gpus.md``. Only
-        for tasks that train.
+        GPUs of each of its tasks, or a fraction of one; see ``docs/gpus.md``. Only for tasks that
+        train.
     env : dict, optional
-        Environment variables of its tasks, beside the job's, and winning over them.
+        Environment variables of its tasks, in addition to the job's, which they override.
     command : sequence of str, optional
-        Under ``strategy="command"`` the words that its tasks run instead of the job's. Empty: a
-        standard TensorFlow server, for workers beside a chief. A ``ps`` without a command of its
-        own is one, too.
+        Under ``strategy="command"``, the words that its tasks run instead of the job's. Empty: a
+        standard TensorFlow server, for workers beside a chief. A ``ps`` without its own command
+        is such a server, too.
 
     Raises
     ------
     InvalidArgument
-        For a name, a count, GPUs, variables or words that can't be.
+        An argument is invalid.
 
     Examples
     --------
@@ -58,10 +58,12 @@ class Role:
     def __post_init__(self) -> None:
         if self.name not in ROLES:
             hint = did_you_mean(self.name, ROLES) if isinstance(self.name, str) else ""
-            raise InvalidArgument(f"a role is one of {', '.join(ROLES)}; got {self.name!r}.{hint}")
+            raise InvalidArgument(
+                f"unknown role {self.name!r}; supported: {', '.join(ROLES)}.{hint}"
+            )
         whole_number(f"the count of role {self.name!r}", self.count, 1)
         if facts_of(self.name).is_single and self.count > 1:
-            raise InvalidArgument(f"a job has at most one {self.name}; got {self.count}.")
+            raise InvalidArgument(f"a job can have only one {self.name}; got {self.count}.")
         check_role(self.name, self.gpus)
         what = f"of role {self.name!r}"
         object.__setattr__(self, "env", read_environment(f"env {what}", self.env))
@@ -70,7 +72,7 @@ class Role:
 
     @property
     def is_standard_server(self) -> bool:
-        """Whether its tasks are standard TensorFlow servers where others run commands."""
+        """Whether its tasks are standard TensorFlow servers while others run commands."""
         return self.command == () or (self.name == PS and self.command is None)
 
 
@@ -82,15 +84,16 @@ class Part:
     ----------
     task : Task
     runs_function : bool
-        Whether it runs the user's function, or command; else it is a standard TensorFlow server.
+        Whether it runs the user's function or command; otherwise it is a standard TensorFlow
+        server.
     is_awaited : bool
         The training is over when all such tasks have returned.
     is_fed : bool
-        Whether rows of ``run(data=…)`` go to it.
+        Whether it gets rows of ``run(data=…)``.
     is_replaced : bool
-        Whether its process, when it dies, is started again while the others go on.
+        Whether its process is restarted when it dies, while the others go on.
     is_pushed : bool
-        Whether rows that are pushed (`JobHandle.feed`) go to it.
+        Whether it gets pushed rows (`JobHandle.feed`).
     """
 
     task: Task
@@ -102,36 +105,36 @@ class Part:
 
     @property
     def serves(self) -> bool:
-        """Whether it works for others, until they are done and it is told to end."""
+        """Whether it serves others until it is told to end."""
         return not self.is_awaited and facts_of(self.task.role).is_in_cluster
 
 
 def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
-    """Return the tasks, those that train first, by rank.
+    """Return the tasks by rank; those that train come first.
 
-    Those that a strategy adds are there, such as the chief of ``parameter_server``.
+    They include those that a strategy adds, such as the chief of ``parameter_server``.
 
     Raises
     ------
     InvalidArgument
-        When the roles don't make up a job, or not one of this strategy.
+        The roles don't form a job, or not one of this strategy.
     """
     given = list(roles)
     for role in given:
         if not isinstance(role, Role):
             raise InvalidArgument(
-                f"roles= is a list of Role, such as [Role('ps', 2), Role('worker', 4)]; got "
-                f"{role!r} in it."
+                f"roles= must be a list of Role, such as [Role('ps', 2), Role('worker', 4)]; it "
+                f"contains {role!r}."
             )
     twice = [name for name, times in Counter(role.name for role in given).items() if times > 1]
     if twice:
         raise InvalidArgument(
-            f"role {twice[0]!r} is listed twice; give it once, with the count of all its tasks."
+            f"duplicate role {twice[0]!r}: list it once, with the number of all its tasks."
         )
     counts = {role.name: role.count for role in given}
     if not any(name in counts for name in TRAINING_ROLES):
         raise InvalidArgument(
-            f"no task trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
+            f"no role trains: roles= needs a chief or a worker; got {', '.join(counts) or 'none'}."
         )
     facts = strategies.of(strategy)
     if facts.runs_programs:
@@ -146,14 +149,14 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
         counts.setdefault(name, 1)
     if PS in counts and not facts.has_servers:
         raise InvalidArgument(
-            f"strategy={strategy!r} has no use for parameter servers: leave role 'ps' out, or use "
+            f"strategy={strategy!r} doesn't support parameter servers. Leave role 'ps' out, or use "
             f"{' or '.join(repr(name) for name in strategies.with_servers())}."
         )
     return tuple(Task(name, index) for name in ROLES for index in range(counts.get(name, 0)))
 
 
 def default_strategy(roles: Iterable[Role]) -> str:
-    """Return the strategy that roles go with, where none is named."""
+    """Return the default strategy for roles."""
     given = [role for role in roles if isinstance(role, Role)]
     counts = {role.name: role.count for role in given}
     if any(role.command is not None for role in given):
@@ -167,11 +170,11 @@ def default_strategy(roles: Iterable[Role]) -> str:
 def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -> tuple[Part, ...]:
     """Return what each task does, in the order of the tasks.
 
-    What was said of the roles counts where they run programs, and may be standard servers.
+    The roles matter if they run programs or are standard servers.
     """
     facts = strategies.of(strategy)
     servers = {role.name for role in roles if role.is_standard_server and facts.runs_programs}
-    # As the strategy of their chief has it: workers without variables can be missed.
+    # As under their chief's strategy: workers without variables are dispensable.
     replaced = {*facts.is_replaced, *(servers & {WORKER})}
     return tuple(
         Part(
@@ -187,18 +190,18 @@ def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -
 
 
 def _check_commands(roles: Iterable[Role]) -> None:
-    """Refuse standard servers where a job needs somebody who does something."""
+    """Refuse jobs in which only standard servers would run."""
     servers = {role.name: role.is_standard_server for role in roles}
     for name, is_server in servers.items():
         if is_server and not facts_of(name).can_serve:
             raise InvalidArgument(
-                f"the command of role {name!r} is empty, but only workers and ps can be standard "
+                f"role {name!r} has an empty command, but only workers and ps can be standard "
                 "TensorFlow servers."
             )
     if servers.get(WORKER) and CHIEF not in servers:
         raise InvalidArgument(
-            "the command of role 'worker' is empty: all workers would be standard TensorFlow "
-            "servers, and nobody the chief."
+            "role 'worker' has an empty command: all workers would be standard TensorFlow "
+            "servers, without a chief."
         )
 
 
@@ -218,8 +221,8 @@ def gpus_of(
         seen = {**environment, **role.env}.get(VISIBLE)
         if seen is not None and need.count is not None:
             raise InvalidArgument(
-                f"env={{{VISIBLE!r}: {seen!r}}} and gpus= both say which GPUs a task sees; leave "
-                "one of them out."
+                f"env={{{VISIBLE!r}: {seen!r}}} and gpus= both decide which GPUs a task sees. "
+                "Leave one of them out."
             )
     # The chief of parameter servers hands out steps; it computes none unless a role says so.
     idle = set(ROLES) - set(TRAINING_ROLES)

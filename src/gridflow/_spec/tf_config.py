@@ -1,6 +1,6 @@
-"""``TF_CONFIG`` and the flags of classic programs: read and written here, and nowhere else.
+"""Reads and writes ``TF_CONFIG`` and the flags of classic programs.
 
-Both tell a process who listens where and which of them it is. The first is TensorFlow's own
+Both tell a process the cluster's addresses and which task it is. The first is TensorFlow's own
 (https://www.tensorflow.org/guide/distributed_training#TF_CONFIG), the flags are those of its
 classic guides: ``--job_name``, ``--task_index``, ``--ps_hosts``, ``--worker_hosts``.
 """
@@ -24,23 +24,23 @@ TF_CONFIG: Final = "TF_CONFIG"
 #: The flags' names, without their dashes.
 FLAGS: Final = ("job_name", "task_index", "ps_hosts", "worker_hosts", "chief_hosts")
 DEFAULT_PORT: Final = 2222
-#: What others call a role.
+#: Other names of roles.
 _SYNONYMS: Final = {"master": CHIEF, "coordinator": CHIEF, "parameter-server": PS}
 
-#: A role's addresses; a mapping of index to address where an operator tells a task only some.
+#: A role's addresses; a mapping of index to address if an operator tells a task only some.
 Hosts: TypeAlias = "list[str] | dict[str, str]"
 
 
 @dataclass(frozen=True)
 class ClusterMember:
-    """A process, and what it is told of its cluster.
+    """A process, and its view of the cluster.
 
     Attributes
     ----------
     role : str
     index : int
     cluster : dict
-        Addresses by role, without the evaluator, which is no part of the cluster that it watches.
+        Addresses by role, without the evaluator, which isn't part of the cluster.
     source : str
         Where this was found.
     """
@@ -57,12 +57,12 @@ class ClusterMember:
 
     @classmethod
     def checked(cls, role: str, index: int, cluster: Mapping[str, Any], source: str) -> Self:
-        """Return one that makes sense.
+        """Return a checked member.
 
         Raises
         ------
         InvalidArgument
-            It isn't in its cluster, or that has something else than addresses.
+            It isn't in its cluster, or the cluster contains something other than addresses.
         """
         hosts_of = {
             name: hosts for name, hosts in cluster.items() if hosts and facts_of(name).is_in_cluster
@@ -72,10 +72,12 @@ class ClusterMember:
                 host, _, port = str(address).rpartition(":")
                 if not host or not port.isdigit():
                     raise InvalidArgument(
-                        f"{source}: an address is host:port, got {address!r} ({name})."
+                        f"{source}: expected host:port as an address of {name}; got {address!r}."
                     )
             if facts_of(name).is_single and len(hosts) > 1:
-                raise InvalidArgument(f"{source}: a cluster has one {name}, got {len(hosts)}.")
+                raise InvalidArgument(
+                    f"{source}: a cluster can have only one {name}; got {len(hosts)}."
+                )
         hosts = hosts_of.get(role, [])
         known = str(index) in hosts if isinstance(hosts, dict) else index < len(hosts)
         if facts_of(role).is_in_cluster and not known:
@@ -87,12 +89,12 @@ class ClusterMember:
 
     @classmethod
     def from_tf_config(cls, text: str) -> Self:
-        """Read the value of ``TF_CONFIG``, also an operator's.
+        """Parse the value of ``TF_CONFIG``, also one from an operator.
 
         Raises
         ------
         InvalidArgument
-            It can't be read, or makes no sense.
+            It can't be parsed, or is inconsistent.
         """
         try:
             tree = json.loads(text)
@@ -101,23 +103,23 @@ class ClusterMember:
             cluster: dict[str, Any] = tree.get("cluster") or {}
             cluster = {canonical_role(name): hosts for name, hosts in cluster.items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidArgument(f"{TF_CONFIG} can't be read ({error!r}): {text!r}.") from error
+            raise InvalidArgument(f"can't parse {TF_CONFIG} ({error!r}): {text!r}.") from error
         return cls.checked(canonical_role(role), index, cluster, TF_CONFIG)
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, str], source: str) -> Self:
-        """Read the values of the classic flags, by name.
+        """Parse the values of the classic flags, by name.
 
         Raises
         ------
         InvalidArgument
-            There is no ``job_name`` among them, or they make no sense.
+            ``job_name`` is missing, or they are inconsistent.
         """
         if "job_name" not in flags:
-            raise InvalidArgument(f"{source} lack --job_name; got {', '.join(flags)}.")
+            raise InvalidArgument(f"{source}: missing --job_name; got {', '.join(flags)}.")
         index = flags.get("task_index", "0")
         if not index.isdigit():
-            raise InvalidArgument(f"--task_index is a number from 0, got {index!r}.")
+            raise InvalidArgument(f"--task_index must be a number of at least 0; got {index!r}.")
         cluster = {
             role: [host for host in flags[f"{role}_hosts"].split(",") if host]
             for role in (CHIEF, WORKER, PS)
@@ -136,7 +138,7 @@ class ClusterMember:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The four classic flags, and the chief's hosts where there is one."""
+        """The four classic flags, and the chief's hosts if there is a chief."""
         words = [f"--job_name={self.role}", f"--task_index={self.index}"]
         words += [
             f"--{role}_hosts={','.join(in_order(self.cluster.get(role, [])))}"
@@ -148,7 +150,7 @@ class ClusterMember:
 
     @property
     def own_address(self) -> str | None:
-        """The address of this task, None for an evaluator."""
+        """The address of this task; None for an evaluator."""
         hosts = self.cluster.get(self.role)
         if isinstance(hosts, dict):
             return hosts.get(str(self.index))
@@ -156,7 +158,7 @@ class ClusterMember:
 
     @property
     def peers(self) -> list[str]:
-        """The addresses of everybody else."""
+        """The addresses of all other tasks."""
         everyone = [address for hosts in self.cluster.values() for address in in_order(hosts)]
         return [address for address in everyone if address != self.own_address]
 
@@ -172,19 +174,19 @@ def canonical_role(name: str) -> str:
     Raises
     ------
     InvalidArgument
-        There is none of that name.
+        There is no such role.
     """
     role = _SYNONYMS.get(name.lower(), name.lower())
     if role not in ROLES:
-        reason = f"{name!r} is no role; the roles are {', '.join(ROLES)}."
+        reason = f"unknown role {name!r}; supported: {', '.join(ROLES)}."
         raise InvalidArgument(reason + did_you_mean(role, ROLES))
     return role
 
 
 def role_variables(role: str, index: int | None, cluster: Mapping[str, Hosts]) -> dict[str, str]:
-    """Return the variables by which gridflow tells a process who it is.
+    """Return the variables that tell a process which task it is.
 
-    An index of None is one that the target adds by itself.
+    With an index of None, the target adds the index itself.
     """
     variables = {"GRIDFLOW_ROLE": role}
     if index is not None:
@@ -193,7 +195,7 @@ def role_variables(role: str, index: int | None, cluster: Mapping[str, Hosts]) -
 
 
 def find_flags(words: Sequence[str]) -> dict[str, str]:
-    """Return the classic flags among the words of a command, by name."""
+    """Return the classic flags in a command line, by name."""
     flags: dict[str, str] = {}
     for place, word in enumerate(words):
         name, sign, value = word.lstrip("-").partition("=")

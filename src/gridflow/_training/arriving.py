@@ -1,4 +1,4 @@
-"""Rows that still arrive, as the training process hears of them."""
+"""Rows that are still arriving, as seen by the training process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TAILS: Final = ("spread", "repeat", "drop")
 
 
 def check(batch_size: int, tail: str) -> None:
-    """Refuse what no epoch can be made of, before any row is waited for."""
+    """Reject arguments that can't make an epoch, before waiting for any row."""
     whole_number("batch_size", batch_size, 1)
     choose("tail", tail, _TAILS)
 
@@ -49,7 +49,7 @@ def wait_for_some(inbox: Inbox, channel: Channel, name: str) -> None:
 
 
 def look(inbox: Inbox, name: str) -> Standing:
-    """Return what is known of a dataset's rows by now."""
+    """Return what is known about a dataset's rows so far."""
     from gridflow._feed.plan.grants import Standing
 
     counts, arrived = inbox.latest(Counts), inbox.latest(Arrived)
@@ -61,9 +61,9 @@ def look(inbox: Inbox, name: str) -> Standing:
 
 
 def refuse_unknown(name: str, datasets: Collection[str]) -> None:
-    """Refuse the name of a dataset that isn't there."""
+    """Reject the name of a dataset that doesn't exist."""
     if name not in datasets:
         there = ", ".join(repr(each) for each in datasets) or "none: run() was given no data="
         raise SchemaError(
-            f"there is no dataset {name!r}; there is {there}.{did_you_mean(name, datasets)}"
+            f"unknown dataset {name!r}; there is {there}.{did_you_mean(name, datasets)}"
         )

@@ -1,6 +1,6 @@
-"""What the training function is given: its place in the group, its strategy, its rows.
+"""The context passed to the training function: its place in the group, strategy and rows.
 
-Longer than other modules: it has the signatures and descriptions of all that a function can call.
+Longer than other modules: it has the signatures and docs of everything a function can call.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from gridflow._training.runtime import TaskRuntime
 
 
-#: That of this process.
+#: The context of this process.
 _present: TrainingContext | None = None
 
 
 def current_context() -> TrainingContext:
-    """Return the context of the task that this code runs in; what a script starts with.
+    """Return the context of the task this code runs in. A script calls it first.
 
     Raises
     ------
@@ -45,12 +45,12 @@ def current_context() -> TrainingContext:
         Outside a training process.
     """
     _runtime.current()
-    assert _present is not None, "a task of gridflow's has a context"
+    assert _present is not None, "every gridflow task has a context"
     return _present
 
 
 class TrainingContext:
-    """The place of a task in its job, and what gridflow does for it.
+    """A task's place in its job, and the services that gridflow offers it.
 
     Attributes
     ----------
@@ -59,19 +59,20 @@ class TrainingContext:
     task : Task
         This task's role and index.
     rank : int
-        Number among the tasks that train, from 0; rank 0 is the chief. -1 for a parameter server
-        and for an evaluator, which don't train.
+        Index among the tasks that train, from 0; rank 0 is the chief. -1 for parameter servers and
+        evaluators, which don't train.
     num_workers : int
         How many tasks train.
     generation : int
-        0, and one more after each restart.
+        0 at first; increases by one with each restart.
     cluster_spec : ClusterSpec
-        Who listens where.
+        The addresses of all tasks.
     work_dir : Path
-        This task's own folder, empty at first, deleted at the end; the log then names what was in
-        it. Also the working directory.
+        This task's own folder, which is also the working directory. It starts empty and is deleted
+        at the end; the log then lists what it contained.
     gpus : tuple of str
-        Indices or UUIDs of this task's GPUs on its host. To TensorFlow they are ``GPU:0`` and on.
+        Indices or UUIDs of this task's GPUs on its host. TensorFlow sees them as ``GPU:0``,
+        ``GPU:1`` and so on.
     """
 
     def __init__(self, runtime: TaskRuntime) -> None:
@@ -91,46 +92,46 @@ class TrainingContext:
 
     @property
     def seed(self) -> int | None:
-        """The job's seed, None where none was given."""
+        """The job's seed, or None."""
         return self._runtime.training.seed
 
     @property
     def backend(self) -> str:
-        """What Keras 3 trains with: ``tensorflow``, ``jax`` or ``torch``."""
+        """The backend of Keras 3: ``tensorflow``, ``jax`` or ``torch``."""
         return self._runtime.training.backend
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task writes what is to be written once."""
+        """Whether this is the task that writes files which only one task should write."""
         return self._runtime.is_chief
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this task watches the training instead of taking part."""
+        """Whether this task evaluates the training instead of taking part in it."""
         return self._runtime.is_evaluator
 
     @property
     def strategy(self) -> Any:
-        """The ``tf.distribute.Strategy`` that was asked for, made when first used.
+        """The requested ``tf.distribute.Strategy``, created on first use.
 
-        With ``multi_worker_mirrored`` and ``parameter_server`` gridflow makes it before the
-        function is called, since all tasks wait for one another in it. An evaluator, which trains
-        alone, has TensorFlow's default strategy. Under JAX and torch it is an object whose
-        ``scope()`` changes nothing, so that one function fits all backends.
+        With ``multi_worker_mirrored`` and ``parameter_server``, gridflow creates it before calling
+        the function, because creating it makes all tasks wait for each other. An evaluator runs
+        alone and gets TensorFlow's default strategy. Under JAX and torch it is an object whose
+        ``scope()`` does nothing, so the same function works with all backends.
         """
         return self._runtime.mode.strategy
 
     def server(self, config: Any = None) -> Any:
-        """Return this task's ``tf.distribute.Server``, started when first asked for.
+        """Return this task's ``tf.distribute.Server``, started on first use.
 
-        It listens on the port that the job has reserved for this task; its ``target`` is what a
-        session connects to. On a parameter server end the function with ``ctx.server().join()``:
-        gridflow ends it when the training is over.
+        It listens on the port that the job has reserved for this task. Sessions connect to its
+        ``target``. On a parameter server, end the function with ``ctx.server().join()``; gridflow
+        stops it when training is over.
 
         Parameters
         ----------
         config : tf.compat.v1.ConfigProto, optional
-            Of the server; for the first call.
+            The server's configuration; used by the first call only.
 
         Raises
         ------
@@ -154,67 +155,68 @@ class TrainingContext:
         prefetch: int | None = None,
         start: Start = "complete",
     ) -> Any:
-        """Return this rank's rows of a dataset given to ``run(data=…)``, in batches.
+        """Return this rank's rows of a dataset passed to ``run(data=…)``, in batches.
 
-        Each iteration is one epoch of training. All ranks make the same number of steps, with real
-        rows in every batch. As validation data of ``fit``, in ``evaluate`` and in ``predict`` each
-        row counts once, whatever ``tail`` and ``shuffle`` say. Waits until the rows of all ranks
-        have arrived, unless ``start="early"``.
+        Each iteration is one training epoch. All ranks run the same number of steps, with real rows
+        in every batch. In validation, ``evaluate`` and ``predict``, each row counts exactly once,
+        regardless of ``tail`` and ``shuffle``. Waits until the rows of all ranks have arrived,
+        unless ``start="early"``.
 
         Parameters
         ----------
         name : str, default "train"
         batch_size : int
-            Rows per step and rank, at most. The global batch has up to ``batch_size * num_workers``
+            Maximum rows per step and rank. The global batch has up to ``batch_size * num_workers``
             rows.
         features : str, list or dict
             ``"x"`` or ``["x"]``: one tensor. ``["a", "b"]``: a dict of tensors by column.
-            ``{"input": "x", "other": ["a", "b"]}``: a dict with names of your own, where a list of
+            ``{"input": "x", "other": ["a", "b"]}``: a dict with your own names, where a list of
             columns is stacked into one float32 matrix. ``[["a", "b"]]``: one stacked matrix.
         label : str, list or dict, optional
-            In the same form.
+            In the same form as `features`.
         sample_weight : str, optional
             A numeric column.
         shuffle : bool, optional
-            Anew in each epoch. Default: True for ``"train"``, False for any other name.
+            Whether to reshuffle in each epoch. Default: True for ``"train"``, False for any other
+            name.
         seed : int, optional
-            For shuffling. Default: the job's seed, or 0.
+            Seed for shuffling. Default: the job's seed, or 0.
         tail : {'spread', 'repeat', 'drop'}
-            How uneven ranks make equal steps. ``spread``: every row is used, each rank deals its
-            own out to all steps, in batches whose sizes differ by one; rows are repeated only by a
-            rank that has fewer of them than there are steps.
-            ``repeat``: every batch is full, ranks that have fewer rows repeat some of theirs.
-            ``drop``: no row is repeated, what doesn't fill a step on all ranks is left out.
-            All are accounted for in ``result.ledger``.
+            How ranks with different numbers of rows run the same number of steps. ``spread``: every
+            row is used; each rank spreads its rows over all steps, in batches whose sizes differ by
+            at most one. A rank repeats rows only if it has fewer rows than there are steps.
+            ``repeat``: every batch is full; ranks with fewer rows repeat some of them. ``drop``: no
+            row is repeated; rows that don't fill a step on all ranks are left out.
+            ``result.ledger`` counts all of these.
         map : callable, optional
-            What each batch goes through: a function of ``x``, ``x, y`` or ``x, y, sample_weight``
-            that returns what Keras is to get. It is applied by ``tf.data.Dataset.map``, several
-            batches at a time, in order; under JAX and torch to numpy arrays.
+            A function applied to each batch. It takes ``x``, ``x, y`` or ``x, y, sample_weight``,
+            and returns what Keras should get. ``tf.data.Dataset.map`` applies it to several batches
+            at a time, in order; under JAX and torch it gets numpy arrays.
         prefetch : int, optional
-            Batches that are made ahead, 2 by default. Not under JAX and torch, where batches are
-            made when they are asked for.
+            Number of batches prepared in advance. Default: 2. Not available under JAX and torch,
+            where batches are created on demand.
         start : {'complete', 'early'}
-            ``complete``: wait for all rows. ``early``: return as soon as each rank has some, and
-            let the first epoch take them in the order in which they arrive, unshuffled; it waits
-            on its way where it has to. Every later epoch is the same with both. For Keras 3 on
-            TensorFlow, without parameter servers; see ``docs/early.md``.
+            ``complete``: wait for all rows. ``early``: return as soon as each rank has some. The
+            first epoch then takes rows in the order in which they arrive, unshuffled, and waits for
+            more when it has to. Later epochs are the same with both. For Keras 3 on TensorFlow,
+            without parameter servers; see ``docs/early.md``.
 
         Returns
         -------
         tf.data.Dataset, tf.distribute.DistributedDataset, WorkerDataset or ArrayDataset
             Elements as Keras takes them: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It has
-            ``len``, ``map`` and ``take``, but for that of ``parameter_server``; rows repeated to
-            make equal steps are left out by Keras only of what this function, or ``map`` and
-            ``take`` under a mirrored strategy, JAX and torch, have returned.
-            Under ``parameter_server`` a function that makes such a dataset, without end, in the
-            worker's server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has
-            no meaning there. Under JAX and torch a ``keras.utils.PyDataset`` of numpy arrays.
+            ``len``, ``map`` and ``take``, except under ``parameter_server``. Outside training,
+            Keras skips repeated rows only in the object that this function returns, or in the
+            result of its ``map`` and ``take`` under a mirrored strategy, JAX and torch. Under
+            ``parameter_server``, a function that creates such a dataset, infinite, in the worker's
+            server: for `fit`, `evaluate` and ``create_per_worker_dataset``. ``tail`` has no effect
+            there. Under JAX and torch, a ``keras.utils.PyDataset`` of numpy arrays.
 
         Raises
         ------
         SchemaError
-            There is no such dataset or column, it can't be fed or has nulls that no rule covers,
-            or there are too few rows for a step on each rank.
+            The dataset or column doesn't exist, can't be fed, or has nulls that no rule covers; or
+            there are too few rows for a step on each rank.
         """
         request = DatasetRequest(
             name, batch_size, features, label, sample_weight, shuffle, seed, tail, map, prefetch
@@ -229,30 +231,30 @@ class TrainingContext:
         batch_size: int = 1024,
         rows: int | None = None,
     ) -> Any:
-        """Return rows of all ranks, the same on each, for the ``adapt`` of preprocessing layers.
+        """Return rows of all ranks, the same on each, to adapt preprocessing layers.
 
         ``layer.adapt(ctx.adapt_dataset("train", features="text"))`` gives ``Normalization``,
-        ``TextVectorization``, ``StringLookup`` and their like the same state on every rank. Adapted
-        to ``ctx.dataset``, a rank's own rows, they would differ from rank to rank. To be called by
-        all ranks: they send one another the rows and write them to their disks, to be deleted
-        with ``ctx.work_dir``. Under ``none`` they are the rank's own.
+        ``TextVectorization``, ``StringLookup`` and similar layers the same state on every rank.
+        Adapted to ``ctx.dataset``, which has only the rank's own rows, they would differ. All ranks
+        must call this: they exchange the rows and write them to disk, where they are deleted with
+        ``ctx.work_dir``. Under ``none`` the rows are the rank's own.
 
         Parameters
         ----------
         name : str, default "train"
         features : str, list or dict
-            As for `dataset`; one column, or one stacked matrix, for a layer.
+            As in `dataset`; one column, or one stacked matrix, for a layer.
         batch_size : int, default 1024
-            Rows in a batch.
+            Rows per batch.
         rows : int, optional
-            About how many rows, where not all are needed: each rank gives its first ones, an equal
-            share.
+            Approximate number of rows, if not all are needed: each rank provides an equal share,
+            its first rows.
 
         Returns
         -------
         tf.data.Dataset or ArrayDataset
-            A plain dataset of batches of ``x`` alone, each row once, in the same order on all
-            ranks. Under JAX and torch a ``keras.utils.PyDataset``.
+            Batches of ``x`` only, each row once, in the same order on all ranks. Under JAX and
+            torch, a ``keras.utils.PyDataset``.
 
         Raises
         ------
@@ -266,24 +268,24 @@ class TrainingContext:
     def steps_per_epoch(
         self, name: str = "train", *, batch_size: int, tail: Tail = "spread"
     ) -> int:
-        """Return how many steps an epoch of a dataset has, the same on all ranks."""
+        """Return the number of steps in an epoch of a dataset, the same on all ranks."""
         return feeding.steps_per_epoch(self._runtime, name, batch_size, tail)
 
     def absolute_path(self, path: str | os.PathLike[str]) -> str:
-        """Return a path with all that it leaves out, by the job's default file system.
+        """Complete a path with the job's default file system and folder.
 
         Parameters
         ----------
         path : str or path-like
-            One with a scheme stays as it is. Any other lies in the default file system: on Spark
-            that of Hadoop's ``fs.defaultFS``, there in the folder of the user (HDFS) or at its top
-            (object stores); where that is the local one, and without Spark, in the folder in which
-            the driver runs.
+            A path with a scheme is returned unchanged. Any other is in the default file system. On
+            Spark that is Hadoop's ``fs.defaultFS``: relative paths start at the user's home folder
+            (HDFS) or at the root (object stores). If the default file system is local, and without
+            Spark, they start at the driver's working directory.
 
         Returns
         -------
         str
-            With its scheme; a path of this machine without one.
+            The path with its scheme; a local path has none.
         """
         from gridflow._files import systems
 
@@ -296,26 +298,26 @@ class TrainingContext:
         format: str | None = None,  # noqa: A002 (as in Spark)
         filesystem: Any = None,
     ) -> list[FilePart]:
-        """Return this rank's part of some files, evenly by bytes.
+        """Return this rank's share of some files, divided evenly by bytes.
 
-        For formats of your own, and for pipelines of your own. To be called by all ranks.
+        For your own formats and input pipelines. All ranks must call it.
 
         Parameters
         ----------
         path : str, path-like, or list of them
             Files, folders or patterns (``s3://bucket/day=*/part-*.parquet``), see `absolute_path`.
-            Of folders everything below them counts but for names that begin with ``_`` or ``.``.
+            A folder stands for everything below it, except names that begin with ``_`` or ``.``.
         format : {'parquet', 'tfrecord', 'any'}, optional
-            What is dealt out: row groups, ranges of records (a compressed file is one range), or
-            whole files. Default: by the suffixes, whole files where these differ or say nothing.
+            The unit to distribute: row groups, ranges of records (a compressed file is one range),
+            or whole files. Default: by suffix; whole files if suffixes differ or are unknown.
         filesystem : optional
-            In place of the file system that the scheme names: one of pyarrow or fsspec; or a dict
-            of options for that one.
+            A pyarrow or fsspec file system to use instead of the one that the scheme names, or a
+            dict of options for the latter.
 
         Returns
         -------
         list of FilePart
-            Empty where there are fewer parts than ranks.
+            Empty if there are fewer parts than ranks.
         """
         return pulling.files(self._runtime, path, format, filesystem)
 
@@ -336,12 +338,12 @@ class TrainingContext:
         prefetch: int | None = None,
         filesystem: Any = None,
     ) -> Any:
-        """Return this rank's rows of Parquet files as a dataset, read by the ranks themselves.
+        """Return this rank's rows of Parquet files as a dataset, read directly by the ranks.
 
-        All that `dataset` promises holds: equal steps on all ranks, each row once outside of
-        training, an account of the rows, exact resume. Row groups are dealt out to the ranks,
-        evenly by the bytes of the columns that are used; others aren't read. To be called by all
-        ranks, on files that nobody changes meanwhile.
+        It has the guarantees of `dataset`: equal steps on all ranks, each row once outside
+        training, row counts in the ledger, exact resume. Row groups are distributed over the ranks,
+        evenly by the bytes of the columns in use; other columns aren't read. All ranks must call
+        it, and the files must not change meanwhile.
 
         Parameters
         ----------
@@ -350,13 +352,13 @@ class TrainingContext:
         batch_size, features, label, sample_weight, seed, tail, map, prefetch
             See `dataset`.
         name : str, default "train"
-            What the ledger calls them; each dataset of a function needs its own.
+            Name in the ledger; each dataset of a function needs a different one.
         nulls : {'error', 'drop'} or dict, default 'error'
-            As for `TensorflowDistributor`, for the columns that are used. ``'drop'`` reads row
-            groups with nulls a second time, to count what remains.
+            As in `TensorflowDistributor`, for the columns in use. ``'drop'`` reads row groups with
+            nulls a second time, to count the remaining rows.
         shuffle : bool, optional
-            Anew in each epoch: the order of row groups, and rows within 128 MiB of them. Default:
-            True for ``"train"``, False for any other name.
+            Whether to reshuffle in each epoch: the order of row groups, and rows within 128 MiB of
+            them. Default: True for ``"train"``, False for any other name.
         filesystem : optional
             See `files`.
 
@@ -367,7 +369,7 @@ class TrainingContext:
         Raises
         ------
         InvalidArgument, SchemaError, DataError
-            There are no such files, columns or rows; the ranks see different files.
+            Files, columns or rows are missing, or the ranks see different files.
         GridflowError
             Under ``parameter_server``, whose workers run no Python.
         """
@@ -396,10 +398,10 @@ class TrainingContext:
         prefetch: int | None = None,
         filesystem: Any = None,
     ) -> Any:
-        """Return this rank's Examples of TFRecord files as a dataset, read by the ranks themselves.
+        """Return this rank's Examples of TFRecord files as a dataset, read directly by the ranks.
 
-        As `parquet_dataset`. What is dealt out are ranges of records, of 8 MiB each, and compressed
-        files whole. The files are read once before, to find the records; each rank reads some.
+        Works like `parquet_dataset`. Ranges of records, of 8 MiB each, and whole compressed files
+        are distributed. To find the records, the files are first read once, shared among the ranks.
 
         Parameters
         ----------
@@ -408,9 +410,10 @@ class TrainingContext:
         batch_size, features, label, sample_weight, name, shuffle, seed, tail, map, prefetch
             See `parquet_dataset`.
         spec : dict of str to tf.io.FixedLenFeature, optional
-            As for ``tf.io.parse_example``. Default: types and shapes by the first 100 records.
+            As for ``tf.io.parse_example``. Default: types and shapes inferred from the first 100
+            records.
         compression : {'none', 'gzip', 'deflate'}, optional
-            Default: by the suffix (``.gz``, ``.deflate``).
+            Default: by suffix (``.gz``, ``.deflate``).
         filesystem : optional
             See `files`.
         """
@@ -434,15 +437,15 @@ class TrainingContext:
     ) -> Any:
         """Return the rows that `JobHandle.feed` or `JobHandle.infer` push to this rank.
 
-        They come once, in the order in which they arrive, without a known end: the dataset ends
-        when `JobHandle.stop` was called, or `stop_feeding`, and all rows were handed out. To be
-        called once, by all ranks. Waits for the first row.
+        Rows come once, in order of arrival, and their number isn't known: the dataset ends after
+        `JobHandle.stop` or `stop_feeding`, once all rows have been read. All ranks must call it,
+        once. Waits for the first row.
 
-        Ranks that train one model make equal steps: one that has no rows lets all wait. At the end
-        what a rank has beyond the full batches of the shortest is dealt out to further steps, in
-        which a rank that has nothing left repeats its last rows, or left out (``tail="drop"``).
-        ``result.ledger`` says so. Where each rank trains alone (``strategy="none"``) each goes on
-        as its own rows come.
+        Ranks that train one model run equal steps: a rank without rows makes all of them wait. At
+        the end, the rows that a rank has beyond the full batches of the shortest rank are spread
+        over further steps, in which a rank with no rows left repeats its last ones; with
+        ``tail="drop"`` they are left out. ``result.ledger`` counts them. If each rank trains alone
+        (``strategy="none"``), it continues as its own rows arrive.
 
         Parameters
         ----------
@@ -454,15 +457,15 @@ class TrainingContext:
         Returns
         -------
         tf.data.Dataset or tf.distribute.DistributedDataset
-            For one ``model.fit(..., epochs=1)``, for fits with ``steps_per_epoch`` one after
-            another, or for a loop of your own. Under JAX and torch, where each rank trains alone,
-            an iterator over numpy arrays. To the chief of ``parameter_server``, which deals the
-            rows out, something for one ``ctx.fit``.
+            For one ``model.fit(..., epochs=1)``, for several fits with ``steps_per_epoch``, or for
+            your own loop. Under JAX and torch, where each rank trains alone, an iterator over numpy
+            arrays. On the chief of ``parameter_server``, which distributes the rows, an object for
+            one ``ctx.fit``.
 
         Raises
         ------
         InvalidArgument
-            It was called before, or the strategy or backend has no such datasets.
+            It was called before, or the strategy or backend doesn't support streams.
         DataError
             The stream ended before this rank had a row.
         """
@@ -481,41 +484,40 @@ class TrainingContext:
 
     @property
     def should_stop(self) -> bool:
-        """Whether no more rows will come to this rank, and it has taken all of them.
+        """Whether this rank has read all rows and no more will come.
 
-        Of a stream that `stream` has returned; for a loop that asks before it draws a batch. Under
-        strategies that train one model it becomes True on all ranks after the same step. Without a
-        stream: whether feeding has ended.
+        For loops over the rows of `stream` that ask before they take a batch. Under strategies that
+        train one model it becomes True on all ranks after the same step. Without a stream, whether
+        feeding has ended.
         """
         return self._pushed.should_stop
 
     def stop_feeding(self) -> None:
-        """Let nobody push rows any more: feeders end at once, without reading what is left.
+        """Accept no more pushed rows: feeders end at once, without reading what is left.
 
-        What has arrived by then can still be read. Of the ranks one is enough.
+        Rows that have already arrived can still be read. It is enough if one rank calls this.
         """
         self._pushed.stop()
 
     def results(self, values: Any) -> None:
-        """Hand back what `JobHandle.infer` is to return for the last batch that has no answer yet.
+        """Return the results of `JobHandle.infer` for the oldest unanswered batch.
 
         Parameters
         ----------
         values : array, list, or dict of str to array or list
-            With one entry for each row of the batch, in the same order. A dict has the columns by
-            name; anything else is the only column. Arrays of more than one dimension become
-            arrays.
+            One entry for each row of the batch, in the same order. A dict holds columns by name;
+            anything else is the only column. Multidimensional arrays become array columns.
 
         Raises
         ------
         GridflowError
-            The number of rows is another one, or no batch waits for an answer.
+            The number of rows differs, or no batch is waiting for an answer.
         """
         self._pushed.answer(values)
 
     @property
     def coordinator(self) -> Any:
-        """The ``ClusterCoordinator`` of ``parameter_server``, for training loops of your own.
+        """The ``ClusterCoordinator`` of ``parameter_server``, for custom training loops.
 
         Raises
         ------
@@ -539,58 +541,58 @@ class TrainingContext:
         class_weight: Mapping[int, float] | None = None,
         **columns: Any,
     ) -> Any:
-        """Train a model of Keras 3 or tf_keras under ``parameter_server``, as ``fit`` would.
+        """Train a Keras 3 or tf_keras model under ``parameter_server``, like ``model.fit``.
 
-        Under JAX and torch the same call is ``model.fit``, which works there, too.
+        Under JAX and torch this calls ``model.fit``, which works there.
 
         Parameters
         ----------
         model
-            Made and compiled in ``ctx.strategy.scope()``.
+            Created and compiled in ``ctx.strategy.scope()``.
         data : str, WorkerDataset, tf.data.Dataset or callable, default "train"
-            What ``ctx.dataset`` returns; or a dataset's name, with the arguments of
-            ``ctx.dataset`` as `columns`; or a ``tf.data.Dataset`` of batches, or a function without
-            arguments that returns one, made of operations alone: it runs inside the workers'
-            servers, where no Python lives. Or what ``ctx.stream`` returns, in one epoch.
+            The result of ``ctx.dataset``; a dataset's name, with the arguments of ``ctx.dataset``
+            as `columns`; or a ``tf.data.Dataset`` of batches, or a function without arguments that
+            returns one. Such a dataset may consist of TensorFlow operations only, because it runs
+            in the workers' servers, which have no Python. Or the result of ``ctx.stream``, for one
+            epoch.
         epochs : int, default 1
         steps_per_epoch : int, optional
-            Steps of all workers together, who draw their rows without end. Default: each row of
-            ``run(data=…)`` is trained on once; needed with other data.
+            Steps of all workers together; they read their rows in an endless loop. Default: enough
+            to train on each row of ``run(data=…)`` once. Required for other data.
         validation : optional
-            Like `data`; rows of ``run(data=…)`` are tested once each.
+            Like `data`; each row of ``run(data=…)`` is evaluated once.
         validation_steps : int, optional
-            Needed with other data than rows of ``run(data=…)``.
+            Required unless the data are rows of ``run(data=…)``.
         callbacks : sequence, optional
             Keras callbacks. Default: ``ctx.callbacks()``.
         verbose : int, default 0
-            As for Keras; the progress bar of the driver is there in any case.
+            As in Keras; the driver shows its progress bar in any case.
         initial_epoch : int, default 0
-            The epoch to begin with, as for Keras; a checkpoint that is resumed goes before it.
+            The epoch to start with, as in Keras; a resumed checkpoint takes precedence.
         class_weight : mapping of int to float, optional
-            How much a row counts in training, by the class that is its label. Classes are
-            numbered from 0 on.
+            Weight of a row in training, by its label. Classes are numbered from 0.
         **columns
-            Arguments of ``ctx.dataset``, where a name is given: ``batch_size``, ``features``,
+            Arguments of ``ctx.dataset``, if `data` is a name: ``batch_size``, ``features``,
             ``label``, ``sample_weight``, ``shuffle``, ``seed``.
 
         Returns
         -------
         History
-            Of the model's flavour of Keras.
+            Of the model's Keras flavour.
 
         Raises
         ------
         GridflowError
             Under another strategy: ``model.fit`` works there.
         InvalidArgument
-            The model or the data can't be used so.
+            The model or the data isn't supported.
         """
         from gridflow._keras.patches.hooks import fits
 
         if callbacks is None:
             callbacks = self.callbacks()
         trainer = self._runtime.mode.trainer(model)
-        # Everywhere else it is Keras's own, which is counted itself.
+        # Elsewhere it is Keras's own fit, which counts itself.
         hands_out = self._runtime.facts.hands_out_steps
         with fits.counting(self._runtime) if hands_out else contextlib.nullcontext():
             return trainer.fit(
@@ -606,11 +608,11 @@ class TrainingContext:
             )
 
     def alone(self) -> AbstractContextManager[None]:
-        """Let this process train models by itself in a block, beside the group's.
+        """Let this process train its own models in a block, separately from the group's.
 
-        Where several processes or devices train one model, ``fit`` and ``train_on_batch`` refuse a
-        model that was made outside of ``ctx.strategy.scope()``: each process would train its own.
-        In this block they don't.
+        Where several processes or devices train one model, ``fit`` and ``train_on_batch`` reject a
+        model created outside ``ctx.strategy.scope()``, because each process would train a separate
+        one. In this block they accept it.
 
         Examples
         --------
@@ -627,10 +629,15 @@ class TrainingContext:
         steps: int | None = None,
         **columns: Any,
     ) -> dict[str, float]:
-        """Return loss and metrics of a model under ``parameter_server``, found by the workers.
+        """Evaluate a model under ``parameter_server``, on the workers.
 
-        Parameters are those of `fit`. Rows of ``run(data=…)`` are tested once each. Under JAX and
-        torch the same call is ``model.evaluate``.
+        Parameters are those of `fit`. Each row of ``run(data=…)`` is evaluated once. Under JAX and
+        torch this calls ``model.evaluate``.
+
+        Returns
+        -------
+        dict of str to float
+            Loss and metrics by name.
         """
         from gridflow._keras.patches.hooks import fits
 
@@ -641,31 +648,31 @@ class TrainingContext:
     def evaluate_checkpoints(
         self, model: Any, data: Any, *, steps: int | None = None
     ) -> list[dict[str, float]]:
-        """Evaluate each new checkpoint of the running training; what an evaluator does.
+        """Evaluate each new checkpoint of the running training, on an evaluator.
 
-        Returns when the training has ended and its last checkpoint was evaluated. Checkpoints that
-        come while another one is being evaluated are skipped, but for the newest. The results go
-        to ``result.evaluation`` and, as scalars ``evaluation_<name>``, to TensorBoard.
+        Returns when training has ended and its last checkpoint has been evaluated. Of the
+        checkpoints that arrive during an evaluation, only the newest is evaluated next. The results
+        go to ``result.evaluation`` and, as scalars ``evaluation_<name>``, to TensorBoard.
 
         Parameters
         ----------
         model
-            The same model as in training, compiled; made under ``ctx.strategy.scope()`` or not.
+            The same compiled model as in training, created in ``ctx.strategy.scope()`` or not.
         data
-            What ``model.evaluate`` takes; it is read once for each checkpoint. The rows of
-            ``run(data=…)`` don't come to an evaluator.
+            As for ``model.evaluate``; read once for each checkpoint. An evaluator doesn't get rows
+            of ``run(data=…)``.
         steps : int, optional
             Batches for each evaluation. Default: all.
 
         Returns
         -------
         list of dict
-            ``epoch``, ``step``, loss and metrics of each evaluation.
+            Epoch (``epoch``), step (``step``), loss and metrics of each evaluation.
 
         Raises
         ------
         GridflowError
-            On a task that is no evaluator.
+            On a task that isn't an evaluator.
         """
         runtime = self._runtime
         if not runtime.is_evaluator:
@@ -691,14 +698,14 @@ class TrainingContext:
         tensorboard: bool = True,
         progress: bool = True,
     ) -> list[Any]:
-        """Return Keras callbacks that do the right thing on each rank.
+        """Return Keras callbacks, each of which does its part on the right ranks.
 
         Parameters
         ----------
         checkpoint : bool, default True
-            Checkpoints that a restarted group resumes from, exactly (see ``docs/failure.md``).
+            Checkpoints for exact resume after a restart (see ``docs/failure.md``).
         tensorboard : bool, default True
-            Event files on the chief; they go to ``result.tensorboard_dir``.
+            Event files, written by the chief and copied to ``result.tensorboard_dir``.
         progress : bool, default True
             Steps and losses for the driver's progress bar.
         """
@@ -709,26 +716,25 @@ class TrainingContext:
         )
 
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Wait until all ranks have called this, as often as this one.
+        """Wait until all ranks have called this as often as this one.
 
-        It goes through the driver, so it works under every strategy and backend, and doesn't mind
-        what the ranks do otherwise. In the middle of a ``fit`` call it on all ranks at the same
-        step: who waits in a step of the others' can't come here.
+        The ranks meet through the driver, so it works with every strategy and backend and doesn't
+        interfere with collective operations. Within ``fit``, call it on all ranks at the same step:
+        a rank that is waiting in another rank's step can't get here.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most. Default: the job's ``Deadlines.step``.
+            Maximum seconds to wait. Default: the job's ``Deadlines.step``.
 
         Raises
         ------
         BrokenBarrier
-            A rank will never come: it has returned, or has called `broadcast` or `all_gather`
-            instead.
+            A rank will never join: it has returned, or called `broadcast` or `all_gather` instead.
         BarrierTimeout
-            A rank didn't come in time; its name is in the message.
+            A rank didn't join in time; the message names it.
         GridflowError
-            On a parameter server or an evaluator, which take part in none.
+            On a parameter server or an evaluator, which don't take part in barriers.
 
         Examples
         --------
@@ -741,25 +747,26 @@ class TrainingContext:
         self._runtime.meetings.hold("barrier", None, timeout)
 
     def broadcast(self, value: Any = None, *, timeout: float | None = None) -> Any:
-        """Return what the chief has passed, on all ranks. All of them call it.
+        """Return the chief's value on all ranks. All ranks must call it.
 
         Parameters
         ----------
         value
-            The chief's; what others pass is ignored. None, numbers, strings, bytes, numpy arrays
-            of those, and lists, tuples and dicts of them; 1 MiB at most. It isn't pickled.
+            The value to send; those of other ranks are ignored. None, numbers, strings, bytes,
+            numpy arrays of these, and lists, tuples and dicts of them; at most 1 MiB. It isn't
+            pickled.
         timeout : float, optional
             As for `barrier`.
 
         Returns
         -------
         object
-            Equal to the chief's value.
+            Equal to the chief's.
 
         Raises
         ------
         InvalidArgument
-            The value is of another kind, or too large.
+            The value's type isn't supported, or it is too large.
         BrokenBarrier, BarrierTimeout, GridflowError
             As for `barrier`.
 
@@ -774,13 +781,13 @@ class TrainingContext:
         return found
 
     def all_gather(self, value: Any, *, timeout: float | None = None) -> list[Any]:
-        """Return the values that all ranks have passed, in the order of the ranks.
+        """Return the values of all ranks, in rank order. All ranks must call it.
 
         Parameters
         ----------
         value
-            Of the kinds that `broadcast` takes. Together they may have 16 MiB, shared out evenly;
-            1 MiB each at most.
+            Of the types that `broadcast` takes; at most 1 MiB, and at most 16 MiB divided by the
+            number of ranks.
         timeout : float, optional
             As for `barrier`.
 
@@ -797,16 +804,16 @@ class TrainingContext:
         return self._runtime.meetings.hold("all_gather", value, timeout)
 
     def report(self, step: int, **metrics: float) -> None:
-        """Tell the driver of a step of a training loop of your own.
+        """Report a step of a custom training loop to the driver.
 
-        From the first one on the loop is under ``Deadlines.step``, as ``fit`` is by itself.
+        From the first report on, ``Deadlines.step`` applies to the loop, as it does to ``fit``.
 
         Parameters
         ----------
         step : int
-            How many steps were made.
+            Number of steps completed.
         metrics : float
-            Shown beside the progress bar.
+            Values shown next to the progress bar.
         """
         self._runtime.due.reported()
         self._runtime.progress(

@@ -27,7 +27,7 @@ _adapted = itertools.count(1)
 
 
 def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
-    """Return rows of ``run(data=…)``; see `TrainingContext.dataset`."""
+    """See `TrainingContext.dataset`."""
     choose("start", start, arriving.STARTS)
     if start == "early":
         return _early(runtime, request)
@@ -38,7 +38,7 @@ def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
 
 
 def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
-    """Return a dataset as soon as each rank has rows of it."""
+    """Return a dataset as soon as each rank has some of its rows."""
     from gridflow._feed.dataset.distributed import distribute
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.plan.grants import ArrivingGrant
@@ -87,15 +87,15 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
 def adapt_dataset(
     runtime: TaskRuntime, name: str, *, features: Columns, batch_size: int, rows: int | None
 ) -> Any:
-    """Return rows of all ranks; see `TrainingContext.adapt_dataset`."""
+    """See `TrainingContext.adapt_dataset`."""
     from gridflow._feed import allgather
     from gridflow._feed.selection import select
 
     counts, facts, mode = _rows(runtime, name), runtime.facts, runtime.mode
     if facts.hands_out_steps:
         raise GridflowError(
-            f"ctx.adapt_dataset() isn't there under strategy={facts.name!r}, whose chief has "
-            "no rows. Adapt the layers in the driver and give them to the function."
+            f"ctx.adapt_dataset() isn't available with strategy={facts.name!r}, because its chief "
+            "has no rows. Adapt the layers in the driver and pass them to the function."
         )
     share = _own_rows(runtime, name)[runtime.rank]
     together = runtime.trains_together
@@ -119,7 +119,7 @@ def adapt_dataset(
 
 
 def steps_per_epoch(runtime: TaskRuntime, name: str, batch_size: int, tail: Tail) -> int:
-    """Return how many steps an epoch of a dataset has; see `TrainingContext.steps_per_epoch`."""
+    """See `TrainingContext.steps_per_epoch`."""
     from gridflow._feed.plan import epochs
 
     rows = _rows(runtime, name)
@@ -139,7 +139,7 @@ def _rows(runtime: TaskRuntime, name: str) -> Sequence[int]:
 
 
 def _own_rows(runtime: TaskRuntime, name: str) -> Sequence[int]:
-    """Return how many rows of each rank no other rank has lent it."""
+    """Return the number of each rank's rows, without those borrowed from other ranks."""
     from gridflow._feed.dataset import evaluation_view
 
     rows = _rows(runtime, name)
@@ -147,7 +147,7 @@ def _own_rows(runtime: TaskRuntime, name: str) -> Sequence[int]:
 
 
 def _check_columns(runtime: TaskRuntime, name: str, *forms: Columns | None) -> None:
-    """Refuse columns that aren't fed; say it where others have cost rows."""
+    """Reject columns that aren't fed; report if unused columns have cost rows."""
     from gridflow._feed import selection
 
     counts = runtime.inbox.wait(Counts)

@@ -1,4 +1,4 @@
-"""What the agent tells the training process, taken in by a thread of its own."""
+"""The agent's messages to the training process, received in a separate thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Inbox:
-    """Messages of the agent by kind; answers an inspection by itself.
+    """The agent's messages by kind. It answers inspections by itself.
 
     Parameters
     ----------
@@ -36,44 +36,44 @@ class Inbox:
         self._channel = channel
         self._messages: dict[type[Message], Message] = {}
         self._changed = threading.Condition()
-        #: Whether the process ends when it is told to leave, whatever its main thread is doing:
+        #: Whether the process exits as soon as it is told to leave, whatever its main thread does:
         #: a server's ``join`` never returns.
         self.leaves_at_once = False
-        #: Whether the process waits for the other ranks outside of any step.
+        #: Whether the process is waiting for the other ranks, outside of any step.
         self.meets: Callable[[], bool] = lambda: False
-        #: The steps that are due, once the process is a task that makes any.
+        #: The steps that are due, if this task runs any.
         self.due: Due | None = None
         self._listeners: dict[type[Message], Callable[[Any], None]] = {}
         self._main = threading.main_thread().ident
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
 
     def listen(self, kind: type[M], listener: Callable[[M], None]) -> None:
-        """Let messages of a kind be heard at once, in the thread that reads them."""
+        """Call a listener for each message of a kind, in the thread that reads them."""
         self._listeners[kind] = listener
 
     def wait(self, kind: type[M]) -> M:
-        """Wait for a message; the agent ends this process if none is to come."""
+        """Wait for a message; if none will come, the agent ends this process."""
         with self._changed:
             self._changed.wait_for(lambda: kind in self._messages)
             return cast("M", self._messages[kind])
 
     def latest(self, kind: type[M]) -> M | None:
-        """Return the last message of a kind, None if none has come."""
+        """Return the last message of a kind, or None."""
         with self._changed:
             return cast("M | None", self._messages.get(kind))
 
     def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait for messages until a condition holds; False if time is over before."""
+        """Wait for messages until a condition holds; return False if it times out."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
     def take(self, kind: type[M]) -> M | None:
-        """Return a message that has come, and forget it; None if there is none."""
+        """Return and remove a message, or return None."""
         with self._changed:
             return cast("M | None", self._messages.pop(kind, None))
 
     def wait_for_one_of(self, kinds: tuple[type[Message], ...]) -> None:
-        """Wait until there is a message of one of these kinds."""
+        """Wait for a message of one of these kinds."""
         with self._changed:
             self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
 
@@ -96,7 +96,7 @@ class Inbox:
         except WireError as error:
             sys.stderr.write(f"gridflow: {error}\n")
             sys.stderr.flush()
-        os._exit(1)  # the agent is gone, and with it everyone who could use a result
+        os._exit(1)  # without the agent, nobody can use a result
 
     def _inspect(self) -> None:
         frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001

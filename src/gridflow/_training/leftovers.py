@@ -1,4 +1,4 @@
-"""Files that a function leaves in its task's folder, which is deleted at the end."""
+"""Files left in a task's folder, which is deleted at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from gridflow._spec.printable import printable
 
-#: In the task's folder, for gridflow's own files.
+#: Subfolder of the task's folder for gridflow's own files.
 OWN_FOLDER: Final = ".gridflow"
 _MOST_NAMES: Final = 5
 _MOST_FILES: Final = 10_000
@@ -16,9 +16,9 @@ _STEP: Final = 1024
 
 
 def describe(folder: Path, script: str | None = None) -> str:
-    """Return a line that names a user's files in a folder, and what to do; empty: there are none.
+    """Return a line that names the user's files in a folder and says how to keep them, or "".
 
-    Hidden ones, and Python's caches, are nobody's work, nor is the copy of the script that runs.
+    Hidden files, Python's caches and the copy of the running script don't count.
     """
     places = (each for each in sorted(folder.iterdir()) if str(each) != script)
     found = [each for each in places if not each.name.startswith((".", "__"))]
@@ -35,7 +35,7 @@ def describe(folder: Path, script: str | None = None) -> str:
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Return how many files there are, and their bytes."""
+    """Return the number of files and their total size in bytes."""
     if path.is_symlink() or not path.is_dir():
         return 1, path.lstat().st_size
     files = size = 0

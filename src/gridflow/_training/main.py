@@ -1,4 +1,4 @@
-"""The training process: set up what the function needs, run it, hand over what it returns.
+"""The training process: set up the runtime, run the function, send its result.
 
 Run by the agent as ``python -m gridflow._training.main``.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Live one generation of one task."""
+    """Run one generation of one task."""
     channel, work_dir = Channel.inherited(int(os.environ.pop(CHANNEL_VARIABLE))), Path.cwd()
     channel.send(Hello(os.getpid()))
     faulthandler.enable()
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _preload() -> str | None:
-    """Import what this process needs in any case; return its name."""
+    """Import what this process needs in any case; return the module's name."""
     preload = os.environ.pop(PRELOAD_VARIABLE, None)
     if preload is not None:
         with _without_banner(), _without_collections():
@@ -66,7 +66,7 @@ def _preload() -> str | None:
 
 def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     preload = _preload()
-    # Keras says it of every distributed dataset, whatever was passed.
+    # Keras warns for every distributed dataset, whatever was passed.
     warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
     setup = inbox.wait(Setup)
     if setup.tf_config is not None:
@@ -82,7 +82,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     runtime = TaskRuntime(setup, channel, inbox)
     ctx, mode = make_context(runtime), runtime.mode
     mode.begin()
-    # Not before: many probes look at the group, and a warm process has Keras from the start.
+    # Not earlier: many probes look at the group, and a warm process has imported Keras already.
     registry.apply()
     channel.send(Ready())
     modules.use(setup.modules)
@@ -93,15 +93,15 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     try:
         value = _run(program, ctx)
     except BaseException:
-        runtime.writer.settle()  # the checkpoint before a failure is worth some seconds
+        runtime.writer.settle()  # saving the checkpoint before a failure is worth some seconds
         raise
     folder = Path(setup.results)
     backend = runtime.training.backend
     if preload is None and backend in sys.modules:
-        # So that the next process on this host begins with it.
+        # The next process on this host starts with it.
         channel.send(Imported([backend]))
     group = mode.strategy if runtime.facts.exchanges_gradients else None
-    # Nobody asks for the value of a task without a rank: a server or an evaluator.
+    # The return value of a task without a rank, a server or an evaluator, isn't used.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
     runtime.close()
     if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
@@ -110,7 +110,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     channel.send(Returned(result, str(folder)))
-    inbox.wait(Leave)  # together: a peer that still works may need this one
+    inbox.wait(Leave)  # leave together: a peer that is still working may need this process
     mode.end()
     return 0
 
@@ -126,9 +126,9 @@ def _run(program: Any, ctx: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_banner() -> Iterator[None]:
-    """Hold back what TensorFlow's libraries print while they are loaded, unless that fails.
+    """Suppress what TensorFlow's libraries print while loading, unless loading fails.
 
-    They do so before any log level can be set: some lines on every rank about processor features.
+    They print lines about processor features on every rank, before a log level can be set.
     """
     with tempfile.TemporaryFile() as held:
         sys.stderr.flush()
@@ -147,9 +147,10 @@ def _without_banner() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Look for no garbage while modules are loaded, nor in them later.
+    """Disable garbage collection while modules are loaded, and exempt their objects later.
 
-    They make hundreds of thousands of objects that stay; it is a seventh of the time.
+    Modules create hundreds of thousands of permanent objects; collecting takes a seventh of the
+    time.
     """
     gc.disable()
     try:
@@ -164,13 +165,13 @@ def _load(path: Path) -> Any:
 
     from gridflow._files.local import open_own
 
-    # It came over the agent's mutually authenticated connection.
+    # The file came over the agent's mutually authenticated connection.
     with open_own(path) as file:
         return cloudpickle.load(file)
 
 
 def _say_what_goes(folder: Path) -> None:
-    """Name the user's files that are deleted with the task."""
+    """Print the user's files that are deleted with the task."""
     with contextlib.suppress(OSError):  # the function may have deleted its folder itself
         script = getattr(sys.modules["__main__"], "__file__", None)
         words = leftovers.describe(folder.resolve(), script)
@@ -195,7 +196,7 @@ def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int
 
 
 def _kind_of(error: BaseException) -> FailureKind | None:
-    """Return the kind of failure that an error of gridflow's own is."""
+    """Return the failure kind of one of gridflow's own errors."""
     from gridflow._keras.patches.private_parts import MissingPart
     from gridflow._spec.exits import kind_of
 
@@ -203,7 +204,7 @@ def _kind_of(error: BaseException) -> FailureKind | None:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback from the user's function on, without the frames that called it."""
+    """Return the traceback starting at the user's function."""
     frames = error.__traceback__
     ours = str(Path(__file__).parent.parent)
     while (
@@ -234,7 +235,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(code: int) -> None:
-    """End like Python does, without waiting for TensorFlow's threads and destructors."""
+    """Exit as Python does, but without waiting for TensorFlow's threads and destructors."""
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 (the only way to run them before os._exit)
     finally:

@@ -1,7 +1,7 @@
-"""Where the ranks wait for one another, and tell one another values: through the driver.
+"""Barriers and exchanged values between ranks, through the driver.
 
-So it works under every strategy and backend, whatever is imported and wherever the ranks stand in
-their collectives; and who never comes is known by name.
+They work with every strategy and backend, independent of imports and of collective operations in
+progress, and an absent rank is known by name.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gridflow._training.inbox import Inbox
     from gridflow._wire.channel import Channel
 
-#: For the driver to say who has not come.
+#: Extra seconds for the driver to say which rank is missing.
 _ANSWER_SECONDS: Final = 10.0
-#: The meeting before all that the function asks for.
+#: The number of the meeting before all those of the function.
 _INTRODUCTION: Final = 0
 
 
@@ -36,7 +36,7 @@ class MeetingClient:
     task : Task
         Which process it is.
     members : int
-        How many ranks run the function; 0: this task doesn't.
+        Number of ranks that run the function; 0 if this task doesn't run it.
     spec : JobSpec
     channel : Channel
     inbox : Inbox
@@ -49,24 +49,24 @@ class MeetingClient:
         self._changed = threading.Condition()
         self._held: dict[int, commands.Met] = {}
         self._number = 0
-        #: Whether the process waits in one.
+        #: Whether the process is waiting in a meeting.
         self.is_waiting = False
         inbox.listen(commands.Met, self._take)
         inbox.meets = lambda: self.is_waiting
 
     def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
-        """Wait for the ranks, and return what was told: each rank's value, or the chief's alone.
+        """Wait for the ranks; return each rank's value, or only the chief's.
 
         Raises
         ------
         BrokenBarrier
-            A rank will never come, or is elsewhere.
+            A rank will never join, or called another operation.
         BarrierTimeout
-            One didn't come in time.
+            A rank didn't join in time.
         """
         if not self._members:
             raise GridflowError(
-                f"ctx.{operation}() is for the tasks that train by the function; this is "
+                f"ctx.{operation}() is only for tasks that run the training function; this is "
                 f"{self._task}."
             )
         limit = self._spec.deadlines.step or None
@@ -81,7 +81,7 @@ class MeetingClient:
         return [values.unpack(base64.b64decode(each)) for each in told.values]
 
     def introduce(self, value: Any) -> Callable[[], list[Any]]:
-        """Tell all ranks a value, before the function runs.
+        """Send a value to all ranks before the function runs.
 
         Returns
         -------
@@ -91,9 +91,9 @@ class MeetingClient:
         Raises
         ------
         BrokenBarrier
-            By the callable: a rank will never come.
+            Raised by the callable: a rank will never join.
         BarrierTimeout
-            By the callable: one didn't come within ``start_timeout``.
+            Raised by the callable: a rank didn't join within ``start_timeout``.
         """
         packed = values.pack(value)
         self._send(_INTRODUCTION, "strategy", packed)

@@ -1,4 +1,4 @@
-"""No Spark inside the training function: a second one would start, silently, in each task."""
+"""Prevent Spark inside the training function: it would silently start in each task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _MODULE: Final = "pyspark.core.context"
-#: Spark's own setting for who wants a SparkContext inside a task all the same.
+#: Spark's own setting to allow a SparkContext inside a task.
 _ALLOW: Final = "spark.executor.allowSparkContext"
 
 
 def refuse() -> None:
-    """Make a new SparkContext an error in this process; imports nothing of Spark."""
+    """Make creating a SparkContext an error in this process, without importing Spark."""
     if _MODULE in sys.modules:
         _guard(sys.modules[_MODULE])
     else:
@@ -29,7 +29,7 @@ def refuse() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Waits for the module that is to be changed."""
+    """Waits for the import of the module to change."""
 
     def find_spec(
         self,
@@ -37,7 +37,7 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 (importlib's signature)
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Return the module's own spec, with the change at its end."""
+        """Return the module's own spec, with the change applied after loading."""
         if fullname != _MODULE:
             return None
         sys.meta_path.remove(self)
@@ -63,10 +63,10 @@ def _guard(module: ModuleType) -> None:
         conf = kwargs.get("conf")
         if conf is None or str(conf.get(_ALLOW, "false")).lower() != "true":
             raise GridflowError(
-                "there is no Spark inside the training function, which runs in a process beside "
-                "an executor; a SparkSession made here would start another Spark in every task. "
-                "Read before run(): pass DataFrames by data=, values as arguments. Or let "
-                f"TensorFlow or pyarrow read files here. ({_ALLOW}=true lifts this.)"
+                "Spark can't be used inside the training function, which runs in a process beside "
+                "an executor: a SparkSession created here would start another Spark in every task. "
+                "Read data before run(): pass DataFrames with data=, and values as arguments. Or "
+                f"let TensorFlow or pyarrow read files here. ({_ALLOW}=true lifts this.)"
             )
         begin(self, *args, **kwargs)
 

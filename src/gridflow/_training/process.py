@@ -1,4 +1,4 @@
-"""Which task a training process is, and its way to the agent."""
+"""The identity of a training process, and its connection to the agent."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class TaskProcess:
-    """What all that trains has to know of the process that it is in.
+    """What training code needs to know about its process.
 
-    Attributes that the context has, too, are described there.
+    Attributes shared with the context are described there.
 
     Attributes
     ----------
     setup : Setup
-        What the agent said.
+        What the agent sent.
     spec : JobSpec
-        What the driver said: the job's options.
+        What the driver sent: the job's options.
     training : TrainingOptions
-        Those of them that say how to train.
+        The options that say how to train.
     channel : Channel
     inbox : Inbox
     facts : StrategyFacts
-        Of the strategy that was asked for.
+        Properties of the requested strategy.
     meetings : MeetingClient
     """
 
@@ -54,12 +54,12 @@ class TaskProcess:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task writes what is to be written once."""
+        """Whether this is the task that writes files which only one task should write."""
         return self.rank == 0
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this task watches the training instead of taking part."""
+        """Whether this task evaluates the training instead of taking part in it."""
         return self.task.role == EVALUATOR
 
     @property
@@ -69,17 +69,17 @@ class TaskProcess:
 
     @property
     def members(self) -> int:
-        """How many ranks run the function, if this one does; else 0."""
+        """The number of ranks that run the function; 0 if this task doesn't run it."""
         ranks = [task.role in self.facts.runs_function for task in self.cluster_spec.ranks]
         return sum(ranks) if self.trains else 0
 
     @property
     def trains_together(self) -> bool:
-        """Whether several ranks train one model, and make equal steps."""
+        """Whether several ranks train one model, in equal steps."""
         return self.facts.exchanges_gradients and self.num_workers > 1
 
     def spool(self, dataset: str, *, growing: bool = False) -> SpoolReader:
-        """Return the rows of a dataset that have come to this rank, all or while they come."""
+        """Return a reader of this rank's rows, complete or still growing."""
         from gridflow._feed.store import SpoolReader
 
         return SpoolReader(Path(self.setup.spool), dataset, growing=growing)

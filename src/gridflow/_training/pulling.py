@@ -1,4 +1,4 @@
-"""Rows that the training function reads itself: ``ctx.parquet_dataset`` and what goes with it."""
+"""Rows that the training function reads from files: ``ctx.parquet_dataset`` and others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files(
     format: str | None,  # noqa: A002 (as in Spark)
     filesystem: Any,
 ) -> list[FilePart]:
-    """Return this rank's part of some files; see `TrainingContext.files`."""
+    """See `TrainingContext.files`."""
     from gridflow._feed.ingest.files import catalogue, parquet, tfrecords
     from gridflow._feed.ingest.files.shares import Piece, share_out
     from gridflow._feed.normalize import FeedOptions
@@ -79,7 +79,7 @@ def parquet_dataset(
     nulls: str | Mapping[str, Any],
     filesystem: Any,
 ) -> Any:
-    """Return rows of Parquet files; see `TrainingContext.parquet_dataset`."""
+    """See `TrainingContext.parquet_dataset`."""
     from gridflow._feed.ingest.files.opening import open_parquet
 
     _refuse_servers(runtime, "parquet_dataset")
@@ -104,7 +104,7 @@ def tfrecord_dataset(
     compression: str | None,
     filesystem: Any,
 ) -> Any:
-    """Return Examples of TFRecord files; see `TrainingContext.tfrecord_dataset`."""
+    """See `TrainingContext.tfrecord_dataset`."""
     from gridflow._feed.ingest.files.opening import open_tfrecord
 
     _refuse_servers(runtime, "tfrecord_dataset")
@@ -123,7 +123,7 @@ def tfrecord_dataset(
 
 
 def _group(runtime: TaskRuntime) -> Group:
-    """Return this rank, how many share the files, and how they speak to one another."""
+    """Return this rank, the number of ranks that share the files, and how they communicate."""
     if runtime.rank < 0:  # an evaluator reads all of it
         return 0, 1, None
     gather = runtime.mode.gather if runtime.trains_together else None
@@ -134,21 +134,21 @@ def _refuse_servers(runtime: TaskRuntime, method: str) -> None:
     facts = runtime.facts
     if facts.hands_out_steps:
         raise GridflowError(
-            f"ctx.{method}() isn't there under strategy={facts.name!r}, whose workers run no "
-            "Python. Give the rows as data= and use ctx.dataset()."
+            f"ctx.{method}() isn't available with strategy={facts.name!r}, whose workers run no "
+            "Python. Pass the rows to run(data=…) and use ctx.dataset()."
         )
 
 
 def _pulled(runtime: TaskRuntime, catalogue: Catalogue, request: DatasetRequest) -> Any:
-    """Return the dataset, and tell the driver of its rows."""
+    """Return the dataset, and report its rows to the driver."""
     name, rows = request.name, catalogue.rows
     counts = runtime.inbox.latest(Counts)
     if runtime.pulled.get(name, catalogue.digest) != catalogue.digest or (
         counts is not None and name in counts.rows
     ):
         raise InvalidArgument(
-            f"there is a dataset {name!r} of other rows already: give this one a name= of its "
-            "own, such as name='validation'."
+            f"a dataset {name!r} with other rows already exists: give this one its own name, such "
+            "as name='validation'."
         )
     request = replace(request, rows=rows, own_rows=rows, files=catalogue.reader())
     dataset = runtime.mode.dataset(request)
@@ -159,7 +159,7 @@ def _pulled(runtime: TaskRuntime, catalogue: Catalogue, request: DatasetRequest)
 
 
 def _format_of(found: Sequence[FoundFile]) -> str:
-    """Return the one format that all suffixes name, that of a compressed file included."""
+    """Return the format that all suffixes name, including those of compressed files."""
     from gridflow.tfrecord.framing import compression_of
 
     kinds = set()

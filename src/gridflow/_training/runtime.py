@@ -1,4 +1,4 @@
-"""What gridflow itself uses of a training process."""
+"""gridflow's own view of a training process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class TaskRuntime(TaskProcess):
-    """What gridflow itself uses of a training process, behind the `TrainingContext`.
+    """gridflow's own view of a training process, behind the `TrainingContext`.
 
-    To the Keras part it is its `gridflow._keras.runtime.Runtime`. Attributes that the context has,
-    too, are described there.
+    It implements `gridflow._keras.runtime.Runtime` for the Keras part. Attributes shared with the
+    context are described there.
 
     Attributes
     ----------
     mode : Mode
         How this process trains.
     folder : Path
-        The task's own, which is the user's.
+        The task's folder, which belongs to the user.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
@@ -63,23 +63,23 @@ class TaskRuntime(TaskProcess):
 
     @property
     def work_dir(self) -> Path:
-        """For files of gridflow's own, apart from those of the user's."""
+        """The folder for gridflow's own files, separate from the user's."""
         own = self.folder / leftovers.OWN_FOLDER
         own.mkdir(exist_ok=True)
         return own
 
     @property
     def group(self) -> Any:
-        """The strategy by which a model is trained here, None where none is."""
+        """The strategy that trains a model here, or None."""
         return self.mode.strategy if self.trains else None
 
     def trainer(self, model: Any) -> Any:
-        """Return what trains a model by ``ctx.fit``."""
+        """Return the trainer of a model for ``ctx.fit``."""
         return self.mode.trainer(model)
 
     @property
     def saves_sections(self) -> bool:
-        """Whether checkpoints are made where a section of a stream ends, and nowhere else."""
+        """Whether checkpoints are made only at the ends of a stream's sections."""
         return self._label is not None
 
     @property
@@ -88,13 +88,13 @@ class TaskRuntime(TaskProcess):
         return None if news is None else news.label
 
     def hurry(self) -> None:
-        """Let the agent bring rows as fast as it can: the training needs them now."""
+        """Make the agent fetch rows as fast as it can: training needs them now."""
         if not self._has_hurried:
             self._has_hurried = True
             self.channel.send(child.RowsAwaited())
 
     def progress(self, **fields: Any) -> None:
-        """Say how far the training has come (see `gridflow._keras.runtime.Runtime`)."""
+        """Report progress (see `gridflow._keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
         self._last = reports.Progress(**fields)
         self.channel.send(self._last)
@@ -107,7 +107,7 @@ class TaskRuntime(TaskProcess):
         self.channel.send(reports.EpochEnded(epoch, values, fit, restored))
 
     def mark(self, place: Place) -> None:
-        """Say where a stream stands at a checkpoint."""
+        """Report the position of a stream at a checkpoint."""
         if self.stream is not None:
             source = self.stream
             rows, section = source.rows_trained(), source.consumer.section + self.saves_sections
@@ -118,17 +118,17 @@ class TaskRuntime(TaskProcess):
         self.channel.send(child.MadeCheckpoint(str(path), place, self._label, is_awaited))
 
     def rest(self) -> None:
-        """Make no further step, where the driver wants none, until it ends this process."""
+        """If the driver wants no further steps, wait until it ends this process."""
         if self.pause.stays:
             self.close()
             self.pause.stay()
 
     def _asked_to_save(self) -> None:
-        # Where a chief hands out steps, some are under way at any time.
+        # Where a chief schedules steps, some are always in progress.
         cannot = self.saves_sections or self.facts.hands_out_steps
         self.channel.send(reports.CanSave(None if cannot else self.pause.ask()))
 
     def close(self) -> None:
-        """Say that no further steps are to be expected."""
+        """Report that no further steps will follow."""
         self.due.stop()
         self.channel.send(replace(self._last, steps_per_epoch=None, phase="idle", rows=0))

@@ -1,4 +1,4 @@
-"""Rows that are pushed while the function runs: ``ctx.stream`` and what goes with it."""
+"""Rows that are pushed while the function runs: ``ctx.stream`` and its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PushedStream:
-    """The rows that are pushed to this rank, for a `TrainingContext`.
+    """The rows pushed to this rank.
 
     Parameters
     ----------
@@ -35,14 +35,16 @@ class PushedStream:
         self._has_stopped = False
 
     def open(self, request: DatasetRequest) -> Any:
-        """Return the rows, once; see `TrainingContext.stream`."""
+        """See `TrainingContext.stream`."""
         from gridflow._feed.dataset.stream import of_stream
         from gridflow._feed.plan.streams import StreamGrant
         from gridflow._feed.store.reader import StreamReader
 
         runtime, batch_size, tail = self._runtime, request.batch_size, request.tail
         if self._stream is not None:
-            raise InvalidArgument("ctx.stream() was called before: the rows of a job come once.")
+            raise InvalidArgument(
+                "ctx.stream() can be called only once: the rows of a job come once."
+            )
         arriving.check(batch_size, tail)
         make = runtime.mode.streams(together=runtime.trains_together)
         news = self._wait_for_row(batch_size)
@@ -76,26 +78,28 @@ class PushedStream:
 
     @property
     def should_stop(self) -> bool:
-        """Whether all rows were taken; see `TrainingContext.should_stop`."""
+        """See `TrainingContext.should_stop`."""
         if self._stream is None:
             news = self._runtime.inbox.latest(StreamNews)
-            if news is None or STREAM in news.first:  # it waits for its first row
+            if news is None or STREAM in news.first:  # still waiting for the first row
                 return news is not None and STREAM in news.counts
             return news.ended
         return self._stream.is_used_up
 
     def stop(self) -> None:
-        """Let nobody push any more; see `TrainingContext.stop_feeding`."""
+        """See `TrainingContext.stop_feeding`."""
         if not self._has_stopped:
             self._has_stopped = True
             self._runtime.channel.send(FeedingStopped())
 
     def answer(self, values: Any) -> None:
-        """Hand back the results of a batch; see `TrainingContext.results`."""
+        """See `TrainingContext.results`."""
         from gridflow._feed.push.answers import to_batch, write
 
         if self._stream is None:
-            raise GridflowError("ctx.results() answers batches of ctx.stream(), which comes first.")
+            raise GridflowError(
+                "ctx.results() answers batches of ctx.stream(): call ctx.stream() first."
+            )
         part = to_batch(values)
         segment, is_whole = self._stream.answered(part.num_rows)
         self._answers.append(part)
@@ -106,7 +110,7 @@ class PushedStream:
             self._runtime.channel.send(StreamResults(STREAM, segment, str(path)))
 
     def _wait_for_row(self, batch_size: int) -> StreamNews:
-        """Let the agent take rows, and wait for the first one."""
+        """Let the agent accept rows, and wait for the first one."""
         runtime = self._runtime
         runtime.channel.send(StreamOpened(STREAM, batch_size, runtime.trains_together))
 
@@ -120,8 +124,8 @@ class PushedStream:
         news = self._news()
         if news.segments[STREAM] <= news.first[STREAM]:
             raise DataError(
-                f"the stream ended before a row came to {runtime.task}: feed() was not called, or "
-                "had no rows for it. Only a job of start() can be fed, not one of run()."
+                f"the stream ended before {runtime.task} got a row: feed() was not called, or had "
+                "no rows for it. Only jobs started with start() can be fed, not those of run()."
             )
         return news
 
@@ -129,7 +133,7 @@ class PushedStream:
         return self._runtime.inbox.wait(StreamNews)
 
     def _segments(self, after: int, seconds: float) -> int:
-        """Return the number of segments, once there are more than so many or time is over."""
+        """Wait for more segments, or for the timeout; return their number."""
         inbox = self._runtime.inbox
 
         def is_there() -> bool:
@@ -141,7 +145,7 @@ class PushedStream:
         return self._news().segments[STREAM]
 
     def _standing(self, section: int) -> tuple[Standing, bool]:
-        """Return what is known of a section, and whether the stream has ended with it."""
+        """Return what is known about a section, and whether it is the stream's last."""
         from gridflow._feed.plan.grants import Standing
 
         news = self._news()
@@ -156,7 +160,7 @@ class PushedStream:
         return Standing(), False
 
     def _end_section(self, section: int) -> None:
-        """Make a checkpoint that covers a section, and say that it is trained on."""
+        """Make a checkpoint that covers a section, and report that it has been trained on."""
         from gridflow._keras.patches.hooks import incremental
 
         self._runtime.channel.send(SectionTrained(section, incremental.save_section()))

@@ -1,4 +1,4 @@
-"""TensorFlow servers: that of a task without user code, and that of classic programs."""
+"""TensorFlow servers, for tasks without user code and for classic programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_server(cluster: ClusterSpec, task: Task, config: Any = None) -> Any:
-    """Start the ``tf.distribute.Server`` of a task on the port that its agent holds for it."""
+    """Start a task's ``tf.distribute.Server`` on the port that its agent holds for it."""
     import tensorflow as tf
 
     return tf.distribute.Server(
@@ -33,9 +33,9 @@ def make_server(cluster: ClusterSpec, task: Task, config: Any = None) -> Any:
 
 
 def announce_joins(channel: Channel, inbox: Inbox) -> None:
-    """Let a task that joins a server of its own say so, as it will never return from it.
+    """Make a task that joins its own server announce it, because it will never return.
 
-    It is then no longer waited for, and ends when it is told to.
+    The job then no longer waits for it; it ends when told to.
     """
     import tensorflow as tf
 
@@ -50,12 +50,12 @@ def announce_joins(channel: Channel, inbox: Inbox) -> None:
 
 
 def serve(setup: Setup, channel: Channel, inbox: Inbox) -> int:
-    """Be a standard server until the agent says to leave; return the exit code."""
+    """Run a standard server until the agent says to leave; return the exit code."""
     from gridflow._feed.store.records import SPOOL_LINK
 
     limit_memory(setup.gpu_memory)
     link = Path(SPOOL_LINK)
-    if not link.is_symlink():  # it is there when a process is replaced
+    if not link.is_symlink():  # it exists when a process is replaced
         link.symlink_to(setup.spool)
     server = make_server(
         ClusterSpec(setup.addresses),

@@ -1,8 +1,8 @@
-"""One thread that accepts connections, and hears out those who haven't shown yet who they are.
+"""One thread that accepts connections and runs the handshakes of unauthenticated peers.
 
-Whoever can reach a port can open connections to it. Those that have shown nothing yet share this
-one thread, have little time, and are bounded in number; beyond that the source with the most of
-them loses one. So strangers use up neither threads nor descriptors, and can't keep others out.
+Anyone who can reach a port can open connections to it. Unauthenticated connections share this one
+thread, have a short deadline and are limited in number; above the limit, the source with the most
+connections loses one. So strangers can't use up threads or descriptors, or keep others out.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 @dataclass
 class _Visitor:
-    """A connection of which nothing is known yet.
+    """An unauthenticated connection.
 
     Attributes
     ----------
     source : str
         Where it comes from.
     until : float
-        When its time is over.
+        Its deadline.
     steps : generator
     has_spoken : bool
-        Whether anything has come from it.
+        Whether it has sent anything.
     """
 
     source: str
@@ -58,20 +58,20 @@ class _Visitor:
 
 
 class Acceptor:
-    """Accepts connections until it is closed, whatever comes by them and whatever runs out.
+    """Accepts connections until it is closed. Bad peers and exhausted resources don't stop it.
 
     Parameters
     ----------
     listener : socket
-        It listens already, and is closed by `close`.
+        A listening socket; `close` closes it.
     meet : callable
-        ``meet(connection)`` is a generator that hears a connection out, which doesn't block. It
-        yields the events that it waits for (``select.POLLIN``), gives the connection away or closes
-        it in the end, and closes it if the generator is closed or fails before.
+        ``meet(connection)`` is a generator that authenticates a non-blocking connection. It yields
+        the events that it waits for (``select.POLLIN``). In the end it hands the connection over or
+        closes it; it also closes it when the generator fails or is closed early.
     name : str
-        Of the thread.
+        Name of the thread.
     seconds : float
-        How long a visitor may take.
+        Time limit for authentication.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Acceptor:
             raise
 
     def close(self) -> None:
-        """Accept nothing more, and hang up on those who haven't shown who they are."""
+        """Stop accepting, and close unauthenticated connections."""
         with self._lock:  # else the pipe may be closed by now, and its number another's
             if self._closed:
                 return
@@ -158,13 +158,13 @@ class Acceptor:
         try:
             connection, address = self._listener.accept()
         except OSError as error:
-            if error.errno in _EXHAUSTED and not self._make_room("there are too many files open"):
+            if error.errno in _EXHAUSTED and not self._make_room("too many open files"):
                 # Those who wait in the kernel's queue are still there afterwards.
                 self._poll.unregister(self._listener)
                 self._rests_until = time.monotonic() + _PAUSE
             return
         if len(self._visitors) >= self._most:
-            self._make_room("there are too many at once")
+            self._make_room("too many connections at once")
         connection.setblocking(False)
         place = connection.fileno()
         until = time.monotonic() + self._seconds
@@ -196,7 +196,7 @@ class Acceptor:
         self._warn(visitor.source, why)
 
     def _make_room(self, why: str) -> bool:
-        """Send one away of the source that has the most: a silent one, else the oldest."""
+        """Close one connection of the source that has the most: a silent one, else the oldest."""
         if not self._visitors:
             return False
         counts = Counter(each.source for each in self._visitors.values())
@@ -211,14 +211,14 @@ class Acceptor:
         return True
 
     def _warn(self, source: str, why: object) -> None:
-        """Log it, now and then, and from elsewhere: a log may stand still, this thread may not."""
+        """Log it at most once a minute, and in another thread, as logging may block."""
         self._refused += 1
         if time.monotonic() - self._last_words < _LOG_SECONDS:
             return
         self._last_words = time.monotonic()
         count, self._refused = self._refused, 0
-        words = "connections refused since the last such line: %d; the last one from %s: %s"
-        with contextlib.suppress(RuntimeError):  # there are no threads to be had
+        words = "connections refused since the last warning: %d; the last one from %s: %s"
+        with contextlib.suppress(RuntimeError):  # no thread can be started
             threading.Thread(
                 target=_log.warning, args=(words, count, source, str(why)), daemon=True
             ).start()
@@ -232,7 +232,7 @@ def _most_visitors() -> int:
 
 
 def source_of(host: str) -> str:
-    """Return what tells sources apart: an address, in IPv6 the network that one host may have."""
+    """Return the source that an address belongs to: itself, or in IPv6 its /64 network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

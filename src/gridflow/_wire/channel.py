@@ -1,7 +1,7 @@
-"""The line between an agent and its training process: JSON lines over a pair of sockets.
+"""The channel between an agent and its training process: JSON lines over a pair of sockets.
 
-The pair is made by the agent and inherited by the child: no port, no name in a file system, and
-it closes by itself when either side dies.
+The agent creates the pair and the child inherits one end. It needs no port and no name in a file
+system, and it closes by itself when either side dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Tells the child which of its file descriptors is the channel.
 CHANNEL_VARIABLE: Final = "GRIDFLOW_CHANNEL_FD"
 
-#: Tells the training process who watches over it: a forked one has another parent.
+#: Tells the training process which agent supervises it: a forked one has another parent.
 AGENT_VARIABLE: Final = "GRIDFLOW_AGENT_PID"
 
 #: Set where TensorFlow will certainly be used: its import then overlaps the wait for the others.
@@ -30,14 +30,14 @@ PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
 
 
 class Channel:
-    """One end.
+    """One end of the channel.
 
     Parameters
     ----------
     end : socket.socket
-        A connected stream socket, owned by this object from now on.
+        A connected stream socket. This object owns it.
     sends, receives : Family
-        The messages that go out of this end, and that come in.
+        The messages that this end sends and receives.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Channel:
         return cls(end, FROM_CHILD, TO_CHILD)
 
     def send(self, message: Message) -> bool:
-        """Send a message; return False when the other side is gone."""
+        """Send a message; return False if the other side has closed the channel."""
         line = json.dumps(self._sends.encode(message)).encode() + b"\n"
         try:
             with self._lock:
@@ -70,12 +70,12 @@ class Channel:
         return True
 
     def receive(self) -> Iterator[Message]:
-        """Yield messages until the other side is gone.
+        """Yield messages until the other side closes the channel.
 
         Raises
         ------
         WireError
-            Something came in that is no message.
+            Something other than a message came in.
         """
         try:
             with self._socket.makefile("rb") as file:

@@ -1,4 +1,4 @@
-"""What an agent and its training process tell one another."""
+"""The messages between an agent and its training process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup(Message):
-    """Everything that the training process has to know before its function is called.
+    """Everything that the training process needs before it calls the function.
 
     Attributes
     ----------
     job, task : str
     generation : int
     addresses : dict of role to list of str
-        Who listens where.
+        Addresses of the tasks.
     tf_config : str or None
         For TensorFlow's own resolver.
     job_spec : bytes
-        What `spec` is read from, pickled.
+        `spec`, pickled.
     runs_function, serves : bool
         See `gridflow._spec.tasks.Part`.
     gpus : list of str
     gpu_memory : int or None
-        What was granted, in MiB.
+        The memory granted, in MiB.
     function, modules, spool, results, tensorboard : str
         Paths.
     resume : str or None
-        Path of the checkpoint to go on from.
+        Path of the checkpoint to resume from.
     """
 
     kind: ClassVar[str] = "setup"
@@ -62,14 +62,14 @@ class Setup(Message):
 
     @cached_property
     def spec(self) -> JobSpec:
-        """The job's options, as its driver made them: whatever is added to them arrives here."""
+        """The job's options, as created in the driver."""
         spec: JobSpec = pickle.loads(self.job_spec)  # noqa: S301 (this process's own agent sent it)
         return spec
 
 
 @dataclass(frozen=True)
 class NewCheckpoint(Message):
-    """A checkpoint lies there for the evaluator."""
+    """There is a new checkpoint for the evaluator."""
 
     kind: ClassVar[str] = "new_checkpoint"
     path: str
@@ -78,21 +78,21 @@ class NewCheckpoint(Message):
 
 @dataclass(frozen=True)
 class LookAround(Message):
-    """Say where you stand."""
+    """Report where the process is: a `Stack`."""
 
     kind: ClassVar[str] = "look_around"
 
 
 @dataclass(frozen=True)
 class Leave(Message):
-    """What you returned has arrived: end."""
+    """The result has arrived: exit."""
 
     kind: ClassVar[str] = "leave"
 
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """The process runs."""
+    """The process is running."""
 
     kind: ClassVar[str] = "hello"
     pid: int
@@ -100,7 +100,7 @@ class Hello(Message):
 
 @dataclass(frozen=True)
 class Imported(Message):
-    """What it has imported, for processes to come."""
+    """What the process has imported, so that later ones can import it earlier."""
 
     kind: ClassVar[str] = "imported"
     packages: list[str]
@@ -108,16 +108,23 @@ class Imported(Message):
 
 @dataclass(frozen=True)
 class RowsAwaited(Message):
-    """It waits for rows, or has made its first step: they needn't give way to it any longer."""
+    """It waits for rows or has made its first step: writing rows needn't give way any longer."""
 
     kind: ClassVar[str] = "rows_awaited"
 
 
 @dataclass(frozen=True)
 class MadeCheckpoint(Message):
-    """A checkpoint file is complete; the label is that of the last section that it covers.
+    """A checkpoint file is complete.
 
-    Whether it ``is_awaited``: somebody is to hear that the driver has it.
+    Attributes
+    ----------
+    path : str
+    place : Place
+    label : str or None
+        Label of the last section that it covers.
+    is_awaited : bool
+        Whether someone waits to hear that the driver has it.
     """
 
     kind: ClassVar[str] = "made_checkpoint"
@@ -129,7 +136,7 @@ class MadeCheckpoint(Message):
 
 @dataclass(frozen=True)
 class Returned(Message):
-    """The function returned; what is to be sent lies in a folder.
+    """The function returned. A folder holds the files to send.
 
     Attributes
     ----------
@@ -151,11 +158,11 @@ class Raised(Message):
     ----------
     summary, traceback, hint : str
     exit_code : int or None
-        Of a ``sys.exit()``.
+        Exit code of a ``sys.exit()``.
     consequence : bool
-        Whether it looks like the echo of another task's failure.
+        Whether it looks like a consequence of another task's failure.
     failure_kind : FailureKind or None
-        Where it is known already.
+        The kind, if it is known already.
     """
 
     kind: ClassVar[str] = "raised"
@@ -169,24 +176,24 @@ class Raised(Message):
 
 @dataclass(frozen=True)
 class StreamNews(Message):
-    """What is known of the rows that are pushed, by stream.
+    """The state of the pushed rows, by stream.
 
     Attributes
     ----------
     first, segments : dict of stream to int
-        The first segment that is there, and the number after the last.
+        The first segment on disk, and the number after the last one.
     skip : dict of stream to int
         Rows of the first segment that count as taken.
     before : dict of stream to int
-        Rows that the generations before have had.
+        Rows that earlier generations have taken.
     begin : dict of stream to int
         The section that the generation begins with.
     section, certain, counts, previous, repeats
         See `gridflow._wire.commands.StreamStanding`.
     label : str or None
-        Of the last section that has ended; None where there are no sections.
+        Label of the last section that has ended; None if there are no sections.
     ended : bool
-        Whether no more rows are to come, of any stream.
+        Whether no stream will receive more rows.
     """
 
     kind: ClassVar[str] = "stream_news"
@@ -206,7 +213,7 @@ class StreamNews(Message):
 
 @dataclass(frozen=True)
 class StreamOpened(Message):
-    """The function takes rows that are pushed.
+    """The function reads a stream of pushed rows.
 
     Attributes
     ----------
@@ -214,7 +221,7 @@ class StreamOpened(Message):
     batch_size : int
         Rows that it needs at once.
     together : bool
-        Whether all ranks make equal steps.
+        Whether all ranks make the same steps.
     """
 
     kind: ClassVar[str] = "stream_opened"
@@ -225,7 +232,7 @@ class StreamOpened(Message):
 
 @dataclass(frozen=True)
 class StreamTaken(Message):
-    """So many rows of a stream were taken since the generation began: they aren't needed again."""
+    """Rows of a stream taken since the generation began: they aren't needed again."""
 
     kind: ClassVar[str] = "stream_taken"
     name: str
@@ -234,7 +241,7 @@ class StreamTaken(Message):
 
 @dataclass(frozen=True)
 class StreamMark(Message):
-    """A checkpoint is made at a place, with so many rows of a stream since the generation began."""
+    """Rows of a stream since the generation began that a checkpoint covers."""
 
     kind: ClassVar[str] = "stream_mark"
     name: str
@@ -245,7 +252,7 @@ class StreamMark(Message):
 
 @dataclass(frozen=True)
 class StreamResults(Message):
-    """What the function answered to rows; an Arrow file that is to be deleted once it is read."""
+    """The function's answers to rows: an Arrow file, which the reader deletes."""
 
     kind: ClassVar[str] = "stream_results"
     name: str

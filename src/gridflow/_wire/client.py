@@ -1,4 +1,4 @@
-"""The agent's side of the coordinator's server."""
+"""The agent's client of the coordinator's server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CoordinatorClient:
-    """A connection; safe to use from several threads.
+    """A connection to the coordinator. Thread-safe.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class CoordinatorClient:
         Raises
         ------
         pyarrow.lib.ArrowException
-            When the coordinator can't be reached, or refused.
+            The coordinator can't be reached, or refused the message.
         """
         return mutual_tls.call(self._client, action, message, timeout)
 
@@ -50,7 +50,7 @@ class CoordinatorClient:
         OSError
             The file can't be read to its end.
         pyarrow.lib.ArrowException
-            The coordinator can't be reached, or refused.
+            The coordinator can't be reached, or refused the file.
         """
         header = {**header, "offset": offset} if offset else header
         descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
@@ -65,21 +65,21 @@ class CoordinatorClient:
             writer.close()  # it says why
             raise
         except BaseException:
-            with contextlib.suppress(pa.ArrowException):  # what has come is refused, as it must be
+            with contextlib.suppress(pa.ArrowException):  # the incomplete file is refused
                 writer.close()
             raise
         writer.close()
         return sent
 
     def download(self, header: dict[str, Any], path: Path) -> None:
-        """Fetch a file; it has its name only once it is whole.
+        """Download a file. It gets its name once it is complete.
 
         Raises
         ------
         WireError
-            It didn't come whole.
+            It arrived incomplete.
         pyarrow.lib.ArrowException
-            The coordinator can't be reached, or refused.
+            The coordinator can't be reached, or refused the request.
         """
         partial = path.with_name(path.name + ".partial")
         try:

@@ -1,4 +1,4 @@
-"""A clock that leaves out the time in which its own process stood still."""
+"""A clock that leaves out the time during which its own process was stopped."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 def _real() -> float:
-    """Return seconds that go on while the machine is suspended, where the system counts those."""
+    """Return seconds that include time suspended, if the system counts it."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class Clock:
-    """Seconds to wait for others by.
+    """A clock for deadlines of other processes.
 
     A process stands still while it is stopped (SIGSTOP), while C code holds the GIL, and while its
-    machine is suspended. A sign of life that was to come in that time may have come, and nobody
-    looked: whoever is waited for by this clock gets the time in addition. The clock is asked all
-    the time; a longer gap between two calls of `now` is such a standstill.
+    machine is suspended. Heartbeats due in that time may have arrived unseen, so deadlines by this
+    clock are extended by that time. The clock is read continuously: a long gap between two calls of
+    `now` counts as such a standstill.
 
     Parameters
     ----------
     longest : float
-        Seconds between two calls that are no standstill.
+        The longest gap between two calls, in seconds, that isn't a standstill.
     real : callable, optional
-        Returns seconds that nothing stops.
+        Returns seconds that never stop.
     """
 
     def __init__(self, longest: float = 1.0, real: Callable[[], float] = _real) -> None:
@@ -40,7 +40,7 @@ class Clock:
         self._left_out = self._untold = 0.0
 
     def now(self) -> float:
-        """Return the seconds, from any beginning."""
+        """Return the seconds since an arbitrary moment."""
         with self._lock:
             real = self._real()
             gap, self._last = real - self._last, real
@@ -50,7 +50,7 @@ class Clock:
             return real - self._left_out
 
     def take_standstill(self) -> float:
-        """Return for how many seconds the process stood still since this was last asked."""
+        """Return for how many seconds the process stood still since the last call."""
         with self._lock:
             untold, self._untold = self._untold, 0.0
             return untold

@@ -1,4 +1,4 @@
-"""What the coordinator tells an agent."""
+"""The coordinator's commands to an agent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Command(Message):
 
 @dataclass(frozen=True)
 class Start(Command):
-    """All agents are there: let the training process begin.
+    """All agents have registered: start the training process.
 
     Attributes
     ----------
     generation : int
     addresses : tuple of str
-        Where each task listens, by its place.
+        Address of each task, in order.
     resume : str or None
-        Name of the checkpoint to go on from.
+        Name of the checkpoint to resume from.
     place : Place or None
-        That of the checkpoint.
+        Place of that checkpoint.
     """
 
     kind: ClassVar[str] = "start"
@@ -42,12 +42,12 @@ class Counts(Command):
     Attributes
     ----------
     rows, borrowed : dict of dataset to list of int
-        Of each rank that is fed, in order.
+        Rows of each rank that is fed, in order.
     specs : dict
-        Types of columns by dataset, for readers inside TensorFlow's servers.
+        Column types by dataset, for readers inside TensorFlow servers.
     left_out : dict of dataset to dict of column to reason
     nulls : dict of dataset to dict of column to int
-        Rows that were dropped for nulls.
+        Rows dropped because of nulls.
     """
 
     kind: ClassVar[str] = "counts"
@@ -60,21 +60,21 @@ class Counts(Command):
 
 @dataclass(frozen=True)
 class Announce(Command):
-    """Go on saying how many rows of the rank can be read; somebody trains on them already."""
+    """Keep reporting how many rows of the rank can be read: someone trains on them already."""
 
     kind: ClassVar[str] = "announce"
 
 
 @dataclass(frozen=True)
 class Arrived(Command):
-    """So many rows can be read on every rank, and more are to come.
+    """How many rows can be read on every rank while more are to come.
 
     Attributes
     ----------
     certain : dict of dataset to int
-        On each rank that is fed.
+        Rows on each rank that is fed.
     going_on : dict of dataset to int
-        On each of those of which more rows are to come, where the others have any to repeat.
+        Rows on each rank that will get more, if the other ranks have rows to repeat.
     """
 
     kind: ClassVar[str] = "arrived"
@@ -84,7 +84,7 @@ class Arrived(Command):
 
 @dataclass(frozen=True)
 class StreamStanding(Command):
-    """What all ranks have got of the rows that are pushed.
+    """How many pushed rows all ranks have received.
 
     Attributes
     ----------
@@ -92,14 +92,13 @@ class StreamStanding(Command):
     section : dict of stream to int
         The first section that hasn't ended on all ranks.
     certain : dict of stream to int
-        Rows that every rank has got of it.
+        Rows of it that every rank has received.
     counts : dict of stream to list of int
-        Rows of each rank in it, of streams that have ended with it.
+        Rows of each rank in it, for streams that have ended with it.
     previous : dict of stream to list of int
         Rows of each rank in the section before it.
     repeats : dict of stream to bool
-        Whether each rank has had rows by the end of the section that has ended last, so that it
-        can repeat some.
+        Whether each rank had rows by the end of the last section, so that it can repeat some.
     """
 
     kind: ClassVar[str] = "stream_standing"
@@ -113,15 +112,15 @@ class StreamStanding(Command):
 
 @dataclass(frozen=True)
 class EndSection(Command):
-    """What has come by now is a section: train on all of it, and make a checkpoint.
+    """The rows so far form a section: train on all of it, then make a checkpoint.
 
     Attributes
     ----------
     sections : int
-        How many there are with it.
+        Number of sections, including this one.
     label : str
-        What the checkpoint then covers, in the words of whoever feeds; empty before the first
-        one: checkpoints are to be made at the ends of sections only.
+        What the checkpoint covers, as the feeder calls it. Empty before the first section, when
+        checkpoints are to be made only at the ends of sections.
     """
 
     kind: ClassVar[str] = "end_section"
@@ -138,7 +137,7 @@ class EndStreams(Command):
 
 @dataclass(frozen=True)
 class Committed(Command):
-    """The driver has a checkpoint of the generation, and may let one go on from it."""
+    """The driver has a checkpoint of the generation, and may resume from it."""
 
     kind: ClassVar[str] = "committed"
     generation: int
@@ -147,7 +146,7 @@ class Committed(Command):
 
 @dataclass(frozen=True)
 class Replace(Command):
-    """Start the training process again, while the others go on."""
+    """Restart the training process while the others go on."""
 
     kind: ClassVar[str] = "replace"
     generation: int
@@ -155,7 +154,7 @@ class Replace(Command):
 
 @dataclass(frozen=True)
 class AskToSave(Command):
-    """A task of the group will be taken away: stop at the end of a step, and say which it is."""
+    """A task of the group will be preempted: stop at the end of a step, and report which."""
 
     kind: ClassVar[str] = "ask_to_save"
     generation: int
@@ -169,9 +168,9 @@ class SaveAfter(Command):
     ----------
     generation : int
     step : int or None
-        Counted over all fits; None: go on, and make none.
+        Counted over all fits; None: go on without a checkpoint.
     stays : bool
-        Whether no step is made after it.
+        Whether to stop after it.
     """
 
     kind: ClassVar[str] = "save_after"
@@ -182,17 +181,17 @@ class SaveAfter(Command):
 
 @dataclass(frozen=True)
 class Met(Command):
-    """The ranks have met, or will never do.
+    """All ranks have reached a barrier, or never will.
 
     Attributes
     ----------
     generation : int
     number : int
-        Which meeting of the rank's.
+        The number of the barrier on this rank.
     values : list of str
-        In base64: that of each rank in order, or the first one's alone.
+        In base64: the value of each rank in order, or only that of the first.
     problem : str
-        Why it can't be held; empty: it was.
+        Why they never will; empty if they have.
     """
 
     kind: ClassVar[str] = "met"
@@ -204,7 +203,7 @@ class Met(Command):
 
 @dataclass(frozen=True)
 class ChiefWrites(Command):
-    """Where Keras's callbacks write on the chief, in a fit that takes all ranks."""
+    """Where Keras's callbacks write on the chief, in a fit of all ranks."""
 
     kind: ClassVar[str] = "chief_writes"
     generation: int
@@ -214,7 +213,7 @@ class ChiefWrites(Command):
 
 @dataclass(frozen=True)
 class AskToStop(Command):
-    """Some rank wants a fit to end: say at which point this one can, and wait there."""
+    """A rank wants to end a fit: report where this one can end it, and wait there."""
 
     kind: ClassVar[str] = "ask_to_stop"
     generation: int
@@ -223,7 +222,7 @@ class AskToStop(Command):
 
 @dataclass(frozen=True)
 class StopAt(Command):
-    """Let a fit end at the first point that isn't before this one."""
+    """End a fit at this point, or at the first one after it."""
 
     kind: ClassVar[str] = "stop_at"
     generation: int
@@ -231,7 +230,7 @@ class StopAt(Command):
     point: int
 
 
-#: What ranks that do something together are told, in a generation.
+#: Commands about what the ranks of a generation do together.
 AMONG_RANKS: Final = (AskToSave, SaveAfter, Met, ChiefWrites, AskToStop, StopAt)
 
 
@@ -255,14 +254,14 @@ class Fetch(Command):
 
 @dataclass(frozen=True)
 class EndEvaluation(Command):
-    """No further checkpoint will come."""
+    """No more checkpoints will come."""
 
     kind: ClassVar[str] = "end_evaluation"
 
 
 @dataclass(frozen=True)
 class Inspect(Command):
-    """Ask the training process where it stands."""
+    """Ask the training process for its stack."""
 
     kind: ClassVar[str] = "inspect"
     generation: int
@@ -270,7 +269,7 @@ class Inspect(Command):
 
 @dataclass(frozen=True)
 class Lend(Command):
-    """Give some rows for a rank that has none."""
+    """Provide some rows for a rank that has none."""
 
     kind: ClassVar[str] = "lend"
     dataset: str

@@ -1,8 +1,8 @@
-"""Hangs up on strangers at a Flight server, which accepts whoever comes and waits for two minutes.
+"""Closes strangers' connections to a Flight server, which itself would keep them for two minutes.
 
-gRPC does the handshakes and says nothing of those that don't end, but it says who calls. So the
-connections of this process to the server's port are looked at now and then: a peer that has called
-may stay, any other has some seconds, and all others together a part of this process's descriptors.
+gRPC runs the handshakes and doesn't report unfinished ones, but it reports who makes a call. So the
+connections to the server's port are checked regularly. A peer that has made a call may stay. Any
+other has a few seconds, and all of them together may use only part of this process's descriptors.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Between two looks, and when there are many strangers.
+#: Between two checks, and when there are many strangers.
 _LOOK_SECONDS: Final = 1.0
 _BUSY_SECONDS: Final = 0.1
-#: For a peer to call. Time in which this process stood still doesn't count.
+#: Time for a peer to make a call. Time during which this process stood still doesn't count.
 _PATIENCE: Final = 10.0
 #: All strangers together have half of the descriptors: a job's peers come all at once.
 _PART: Final = 2
@@ -40,7 +40,7 @@ Peer = tuple[str, int]
 
 
 class Doorkeeper:
-    """Looks after the connections to one port of this process.
+    """Watches the connections to one port of this process.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ class Doorkeeper:
         self._thread.start()
 
     def heard(self, peer: str) -> None:
-        """Note that a peer has called, such as ``ipv4:10.0.0.1:40000``: it has the certificate."""
+        """Note that a peer, such as ``ipv4:10.0.0.1:40000``, has called: it has the certificate."""
         host, _, port = unquote(peer).partition(":")[2].rpartition(":")
         if port.isdigit():
             self._called[_normal(host.strip("[]")), int(port)] = time.monotonic()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -86,7 +86,7 @@ class Doorkeeper:
         self._nothing.close()
 
     def _look(self, passed: float) -> bool:
-        """Hang up on strangers; return whether there are many of them."""
+        """Close strangers' connections; return whether there are many of them."""
         began = time.monotonic()
         there = dict(self._connections())
         for peer, heard in list(self._called.items()):
@@ -103,7 +103,7 @@ class Doorkeeper:
         return len(strangers) > most // 2
 
     def _excess(self, strangers: list[Peer], most: int) -> Iterable[Peer]:
-        """Yield those that are too many: the oldest of whichever source has the most."""
+        """Yield the connections over the limit: the oldest of the source that has the most."""
         counts = Counter(source_of(host) for host, _ in strangers)
         oldest = sorted(strangers, key=lambda peer: -self._ages[peer])
         for _ in range(len(strangers) - most):
@@ -120,7 +120,7 @@ class Doorkeeper:
                     yield peer, place
 
     def _peer(self, place: int) -> Peer | None:
-        """Return who is at the other end of a descriptor, if it is a connection to the port."""
+        """Return the peer of a descriptor, if it is a connection to the port."""
         if place in {self._spare.fileno(), self._nothing.fileno()}:
             return None
         os.dup2(place, self._spare.fileno(), inheritable=False)
@@ -141,7 +141,7 @@ class Doorkeeper:
         os.dup2(self._nothing.fileno(), self._spare.fileno(), inheritable=False)
         if time.monotonic() - self._last_words > _LOG_SECONDS:
             self._last_words = time.monotonic()
-            _log.warning("hung up on %s, which has not shown a certificate of this job.", peer[0])
+            _log.warning("closed a connection from %s without this job's certificate.", peer[0])
 
 
 def _normal(host: str) -> str:

@@ -1,4 +1,4 @@
-"""What is reported of tasks: failures, and the attempts that a job took. Pure data."""
+"""Failures of tasks, and the attempts of a job. Pure data."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class TaskFailure:
     task : str
         Role and index, such as ``worker:1``.
     host : str
-        Where it ran, empty when it never registered.
+        Where it ran; empty if it never registered.
     kind : str
         One of `FailureKind`.
     summary : str
-        One line that says what happened.
+        What happened, in one line.
     generation : int
-        The life of the group in which it happened, from 0.
+        The attempt in which it happened, from 0.
     traceback : str
-        The task's Python traceback or stack, empty if there is none.
+        The task's Python traceback or stack; empty if there is none.
     exit_code : int or None
-        The process's exit code when it ended by itself.
+        The process's exit code, if it exited by itself.
     signal : str or None
         Name of the signal that killed the process.
     log_tail : tuple of str
         The task's last log lines.
     hint : str
-        What to do about it where the cause is known.
+        What to do about it, if the cause is known.
     consequence : bool
-        True when it looks like the echo of another task's failure (a lost connection).
+        Whether it looks like a consequence of another task's failure (a lost connection).
     """
 
     task: str
@@ -86,7 +86,7 @@ class TaskFailure:
     def describe(self) -> str:
         """Return the failure as the text of an error: what, where, traceback, logs, hint.
 
-        It holds nothing that a terminal obeys.
+        Control characters of terminals are replaced.
         """
         where = f" on {self.host}" if self.host else ""
         lines = [f"{self.task}{where}: {self.summary}"]
@@ -104,7 +104,7 @@ class TaskFailure:
         return printable("\n".join(lines))
 
     def _tail_without_traceback(self) -> tuple[str, ...]:
-        """Return the log lines but for the traceback, which is told by itself.
+        """Return the log lines without the traceback, which is shown by itself.
 
         It was printed last, so it may have pushed its own beginning out of the tail.
         """
@@ -129,12 +129,11 @@ class Attempt:
     generation : int
         From 0.
     seconds : float
-        How long it lived.
+        How long it ran.
     failure : TaskFailure or None
-        What ended it; None if it ended well.
+        What ended it; None if it succeeded.
     resumed_at : Place or None
-        The place in the training of the checkpoint that it started from: fit, epoch and step;
-        None for a fresh start.
+        Fit, epoch and step of the checkpoint that it resumed from; None for a fresh start.
     """
 
     generation: int
@@ -144,7 +143,7 @@ class Attempt:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether it ended as an executor was taken back with notice."""
+        """Whether it ended because an executor was preempted with notice."""
         return self.failure is not None and self.failure.kind == PREEMPTED
 
     @property

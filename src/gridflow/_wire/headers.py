@@ -1,7 +1,7 @@
-"""Who speaks, and which file comes or is asked for: what stands before all that agents send.
+"""Headers of what agents send: the sender, and the file that it sends or asks for.
 
-A peer with the job's certificate may send anything. So each header is made one of these before
-anybody looks at it: then a rank is a number, and only what is called a name is a text.
+A peer with the job's certificate may send anything. So each header is parsed into one of these
+classes, which checks the types, before anything else reads it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gridflow._spec.place import Count, Place
 from gridflow._wire.messages import Family, Message
 from gridflow.errors import WireError
 
-#: The sender of all of them, for errors.
+#: The sender of all headers, for error messages.
 AN_AGENT: Final = "an agent"
 _Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The agent that speaks, as it registered."""
+    """The agent that sends, as it registered."""
 
     rank: Count
     agent: str
@@ -31,7 +31,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Registration(Sender):
-    """An agent that came up.
+    """The registration of an agent.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class Registration(Sender):
     address : str
         ``host:port`` where its task will listen.
     environment : dict of str to str
-        Versions of what matters.
+        Versions of the packages that matter.
     executor : str
-        What Spark calls the executor, if there is one.
+        Spark's id of the executor, if there is one.
     """
 
     host: str
@@ -59,7 +59,7 @@ class Exchange(Sender):
     reports : list of dict
         Each a `gridflow._wire.reports.Report`, with its number in ``seq``.
     done : int
-        The last command that was heard.
+        Number of the last command received.
     """
 
     reports: list[dict[str, Any]]
@@ -67,7 +67,7 @@ class Exchange(Sender):
 
     @property
     def numbers(self) -> list[int]:
-        """That of each report."""
+        """The number of each report."""
         try:
             return msgspec.convert([each.get("seq") for each in self.reports], list[Count])
         except msgspec.ValidationError as error:
@@ -81,7 +81,7 @@ class Upload(Message, Sender):
 
 @dataclass(frozen=True)
 class ResultFile(Upload):
-    """A file of what the function returned."""
+    """A file of the function's result."""
 
     kind: ClassVar[str] = "result"
     name: str
@@ -89,14 +89,14 @@ class ResultFile(Upload):
 
 @dataclass(frozen=True)
 class EventFile(Upload):
-    """What is new in a file for TensorBoard.
+    """New content of a TensorBoard event file.
 
     Attributes
     ----------
     name : str
-        It may have folders.
+        A relative path.
     offset : int
-        So many bytes of it were sent before.
+        Number of bytes already sent.
     """
 
     kind: ClassVar[str] = "tensorboard"
@@ -134,7 +134,7 @@ class Function(Message):
 
 @dataclass(frozen=True)
 class Modules(Message):
-    """The modules that travel with it."""
+    """The modules that are shipped with the function."""
 
     kind: ClassVar[str] = "modules"
 
@@ -160,17 +160,17 @@ DOWNLOADS: Final[Family[Message]] = Family(AN_AGENT, Function, Modules, Checkpoi
 
 @dataclass(frozen=True)
 class RowsHeader:
-    """Rows that a feeder brings to an agent.
+    """Rows that a feeder sends to an agent.
 
     Attributes
     ----------
     stream : str
     feed : str
-        Which call of ``feed`` they are of.
+        The call of ``feed`` that they belong to.
     partition, attempt : int
-        Which part of it, and which try to send that.
+        The partition, and the attempt to send it.
     timeout : float
-        Seconds within which they are to be answered, if they are.
+        Seconds within which they must be answered, if they are to be answered.
     """
 
     stream: str
@@ -182,7 +182,16 @@ class RowsHeader:
 
 @dataclass(frozen=True)
 class RowsInFile:
-    """Where rows lie, see `gridflow._feed.store.segment.Located`; `first` is their place."""
+    """The file that holds rows, see `gridflow._feed.store.segment.Located`.
+
+    Attributes
+    ----------
+    first : int
+        The number of the first row in its partition.
+    path : str
+    node : tuple of int
+    number, start, rows : int
+    """
 
     first: Count
     path: str

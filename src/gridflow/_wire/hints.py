@@ -1,7 +1,7 @@
-"""What is known of causes: from an exception or the last log lines to a hint. Pure.
+"""Hints about the causes of failures, from an exception or the last log lines. Pure.
 
-Also tells an echo from a cause: when one task dies, its peers' collective operations fail with
-errors about connections, and those say nothing of why.
+Also tells consequences from causes: when one task dies, its peers' collective operations fail with
+connection errors, which don't say why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import signal
 from typing import Final
 
-#: What TensorFlow and its coordination service say when a *peer* is gone.
+#: Messages of TensorFlow and its coordination service when a *peer* is gone.
 _ECHOES: Final = re.compile(
     r"coordination service|coordinationservice|tasks are unhealthy|unhealthy tasks"
     r"|connection reset by peer|socket closed|collective ops is aborted|barrier.*(failed|timed out)"
@@ -30,18 +30,18 @@ _ECHO_TYPES: Final = frozenset(
     }
 )
 
-#: A connection to something else than a peer: a database, a web service.
+#: Connections to something other than a peer: a database, a web service.
 _FOREIGN_TYPES: Final = re.compile(
     r"(Connection(Refused|Reset|Aborted)?|BrokenPipe|Timeout|HTTP|URL|OS|Operational)Error\Z"
 )
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
-#: The same where a log's end lacks the traceback's beginning: only with its module is it certain.
+#: The same without the traceback's beginning: only a name with its module is certain.
 _RAISED_BELOW: Final = re.compile(
     r"^(?:[A-Za-z_]\w*\.)+(\w+Error): (?!.*^\S+Error: )", re.MULTILINE | re.DOTALL
 )
 
-#: What it says of ranks that are in different operations: no peer has to be gone for that.
+#: Messages about ranks that are in different operations, which can happen with all peers alive.
 _APART: Final = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"
     r"|different collective operations"
@@ -51,22 +51,22 @@ _APART: Final = re.compile(
 _APART_HINT: Final = (
     "the ranks are in different operations: one has made more steps than another, or only one "
     "has read or saved the model. Base decisions on values that are the same on all ranks "
-    "(epochs, logs), or that one rank sends to the others: ctx.broadcast(value)"
+    "(epochs, logs), or send one rank's value to the others: ctx.broadcast(value)"
 )
 _HINTS: Final = (
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),
         (
             "the tasks' Python has no module {0!r}: install it there, ship it with "
-            "spark.addArtifact(..., pyfile=True) or --py-files, or put it next to the script: "
-            "its folder is sent to the tasks"
+            "spark.addArtifact(..., pyfile=True) or --py-files, or put it next to the script, "
+            "whose folder is sent to the tasks"
         ),
     ),
     (
         re.compile(r"(?:ResourceExhaustedError|OOM when allocating|MemoryError)"),
         (
             "out of memory: use smaller batches, or give the executors more memory "
-            "(spark.executor.memoryOverhead is what the training process lives on)"
+            "(the training process uses spark.executor.memoryOverhead)"
         ),
     ),
     (
@@ -76,9 +76,9 @@ _HINTS: Final = (
             re.IGNORECASE,
         ),
         (
-            "if several ranks write to this path, let only the chief do so (if ctx.is_chief, or "
-            "chief_only(callback)) and the others wait for it with ctx.barrier(); or give each a "
-            "path of its own, as in ctx.work_dir"
+            "if several ranks write to this path, let only the chief write (if ctx.is_chief, or "
+            "chief_only(callback)) and let the others wait in ctx.barrier(); or give each rank "
+            "its own path, such as one in ctx.work_dir"
         ),
     ),
     (
@@ -94,26 +94,26 @@ _HINTS: Final = (
     ),
 )
 _SIGNAL_HINTS: Final = {
-    signal.SIGKILL: "unless somebody killed it, the kernel or the cluster manager did, because "
-    "memory ran out: look at dmesg, or raise spark.executor.memoryOverhead",
+    signal.SIGKILL: "the kernel or the cluster manager probably killed it because memory ran out: "
+    "check dmesg, or raise spark.executor.memoryOverhead",
     signal.SIGSEGV: "native code crashed: the Python stack in the log shows where it was called",
     signal.SIGBUS: "a memory-mapped file was truncated, or its disk failed or is full: don't "
-    "change files that are being read; rows and /dev/shm need space",
+    "change files while they are read; make room for rows and in /dev/shm",
     signal.SIGABRT: "native code aborted: the log says why",
 }
 
 
 def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tuple[str, bool]:
-    """Return a hint (empty if the cause isn't known) and whether the failure is an echo.
+    """Return a hint (empty if the cause isn't known) and whether the failure is a consequence.
 
     Parameters
     ----------
     exception_type : str
-        Name of the exception's class; empty when the process died without one.
+        Name of the exception's class; empty if the process died without one.
     text : str
         The traceback, or the last log lines.
     exit_code : int or None
-        Minus the signal's number when the process was killed.
+        The exit code; minus the signal's number if the process was killed.
     """
     if exception_type and _APART.search(text):
         return _APART_HINT, False
@@ -133,10 +133,10 @@ def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tu
 
 
 def lost_a_peer(log: str) -> bool:
-    """Return whether a program's last words say that it failed because a peer was gone.
+    """Return whether a program's last output says that it failed because a peer was gone.
 
-    Only an exception that nobody caught says so, by its type and text: whoever catches it chooses
-    an exit code, and is believed.
+    Only the type and text of an uncaught exception can say so. A program that catches it chooses
+    its own exit code, which is trusted.
 
     Parameters
     ----------

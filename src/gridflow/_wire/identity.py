@@ -1,9 +1,9 @@
-"""The certificates of one job: who may talk to its coordinator.
+"""The certificates of one job, which decide who may talk to its coordinator.
 
-A certificate authority is made for the job and forgotten with it. The coordinator's server shows
-one certificate, every agent, and whoever feeds agents, another; each side checks the other's
-(mutual TLS), so a stranger gets no further than the handshake. Keys travel inside the launcher's
-own payload only: never in a log, on a command line or in the environment.
+Each job has its own certificate authority, which is never stored. The coordinator's server presents
+one certificate; agents, and those who feed them, present another. Each side checks the other's
+(mutual TLS), so a stranger gets no further than the handshake. Keys travel only inside the
+launcher's own payload: never in a log, on a command line or in the environment.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from cryptography.x509 import ObjectIdentifier
 
-#: The name on the server's certificate; agents look for it whatever address they connect to.
+#: The name on the server's certificate; agents check it, whatever address they connect to.
 SERVER_NAME: Final = "gridflow-coordinator"
-#: The name on the agents' certificate; those who feed them look for it.
+#: The name on the agents' certificate; those who feed them check it.
 AGENT_NAME: Final = "gridflow-agent"
 _LIFETIME: Final = dt.timedelta(days=30)
-#: Of what a shared secret makes: it is of no use once the secret isn't, however long that is.
+#: Lifetime of certificates from a shared secret: they are as good as the secret itself.
 _LONG: Final = dt.timedelta(days=3650)
 #: How many points the curve P-256 has.
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
-#: A key that nobody can guess begins so: a random one, or one that took long to work out.
+#: Prefix of strong keys: random ones, and those derived at high cost.
 _STRONG: Final = b"gridflow-key:"
 _KEY_BYTES: Final = 32
-#: Of a secret that somebody made up.
+#: Bytes of a secret that a user chose.
 LEAST_SECRET: Final = 16
 _LEAST_DIFFERENT: Final = 5
 #: 32 MB and about a quarter of a second for each guess (OWASP's least for scrypt).
@@ -50,7 +50,7 @@ _COST: Final = {"n": 1 << 15, "r": 8, "p": 3}
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate with its key, and the authority to check the other side by (PEM)."""
+    """A certificate with its key, and the authority that verifies the other side (PEM)."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class Identity:
 
 
 def make_identities() -> tuple[Identity, Identity]:
-    """Return the coordinator's and the agents' identity, signed by an authority made just now."""
+    """Return the coordinator's and the agents' identity, signed by a new authority."""
     authority = _Authority()
     return (
         authority.issue(SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH),
@@ -69,22 +69,23 @@ def make_identities() -> tuple[Identity, Identity]:
 
 
 def random_key() -> bytes:
-    """Return a key that nobody can guess."""
+    """Return a random key."""
     return _STRONG + secrets.token_bytes(_KEY_BYTES)
 
 
 @lru_cache(maxsize=16)
 def strong_key(secret: bytes, name: str) -> bytes:
-    """Return the key that a secret of the user's makes; a key of this module stays what it is.
+    """Return the key derived from a user's secret; return a key of this module unchanged.
 
-    A stranger is shown a certificate that the key has signed, and can try guesses at home: each of
-    them is made expensive. Every process of a cluster comes to the same key, so there is no salt.
+    A stranger sees a certificate that the key has signed, and can guess secrets offline, so each
+    guess is made expensive. Every process of a cluster must derive the same key, so there is no
+    salt.
 
     Parameters
     ----------
     secret : bytes
     name : str
-        What it is called, for errors.
+        Its name in error messages.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def strong_key(secret: bytes, name: str) -> bytes:
     if len(secret) < LEAST_SECRET or len(set(secret)) < _LEAST_DIFFERENT:
         raise InvalidArgument(
             f"{name} is too easy to guess: it has {len(secret)} bytes, {len(set(secret))} of them "
-            f"different; it needs at least {LEAST_SECRET}, {_LEAST_DIFFERENT} of them different. "
+            f"distinct; it needs at least {LEAST_SECRET}, {_LEAST_DIFFERENT} of them distinct. "
             "Create one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     stretched = Scrypt(salt=b"gridflow shared secret", length=_KEY_BYTES, **_COST).derive(secret)
@@ -104,9 +105,9 @@ def strong_key(secret: bytes, name: str) -> bytes:
 
 
 def identity_of(secret: bytes) -> Identity:
-    """Return an identity of the authority that a secret makes, the same wherever it is known.
+    """Return an identity whose authority is derived from a secret: the same in every process.
 
-    The secret is one that nobody can guess, see `strong_key`.
+    The secret must be a strong one, see `strong_key`.
     """
     derived = HKDF(hashes.SHA256(), 48, None, b"gridflow authority").derive(secret)
     number = int.from_bytes(derived, "big") % (_ORDER - 1) + 1

@@ -1,7 +1,7 @@
-"""What a message is: a frozen dataclass with a kind, and one way to and from plain data.
+"""Messages: frozen dataclasses with a kind, converted to and from plain data.
 
-`gridflow._wire.commands`, `reports` and `child` say which messages there are. Whatever arrives is
-checked against its dataclass before anybody looks at it.
+`gridflow._wire.commands`, `reports` and `child` define them. What arrives is checked against its
+dataclass before anything else reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Message:
     """The base of all messages."""
 
-    #: What it is called on the wire.
+    #: Its name on the wire.
     kind: ClassVar[str]
 
 
@@ -32,7 +32,7 @@ class Report(Message):
 
 @dataclass(frozen=True)
 class OfTraining(Report):
-    """What a training process said; ``generation`` is added by its agent."""
+    """A report of a training process; its agent adds the ``generation``."""
 
     generation: int = field(default=0, kw_only=True)
 
@@ -42,35 +42,35 @@ T = TypeVar("T")
 
 
 def read(sender: str, data: Any) -> dict[str, Any]:
-    """Return the JSON object that some bytes hold.
+    """Return the JSON object in some bytes.
 
     Raises
     ------
     WireError
-        They hold none.
+        They aren't a JSON object.
     """
     try:
         found = json.loads(data)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise WireError(f"{sender} sent something that isn't JSON: {error}") from error
     if not isinstance(found, dict):
-        raise WireError(f"{sender} sent {type(found).__name__} where a JSON object is expected.")
+        raise WireError(f"{sender} sent {type(found).__name__} instead of a JSON object.")
     return found
 
 
 def parse(sender: str, what: str, fields: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the object of a dataclass whose fields came in, each of the type that it has there.
+    """Return an object of a dataclass from its fields, and check their types.
 
     Raises
     ------
     WireError
-        A field is missing, unknown, or of another type.
+        A field is missing, unknown, or has the wrong type.
     """
     unknown = fields.keys() - kind.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     if unknown:
         raise WireError(
-            f"{sender} sent {what} with {', '.join(sorted(unknown))}, which this version of "
-            "gridflow doesn't know."
+            f"{sender} sent {what} with unknown fields: {', '.join(sorted(unknown))}. "
+            "Is it another version of gridflow?"
         )
     try:
         return msgspec.convert(fields, kind)
@@ -84,7 +84,7 @@ class Family(Generic[M]):
     Parameters
     ----------
     sender : str
-        Who sends them, for errors.
+        Who sends them, for error messages.
     *types : type
     """
 
@@ -95,33 +95,33 @@ class Family(Generic[M]):
     def encode(self, message: M) -> dict[str, Any]:
         """Return plain data that JSON can hold."""
         if self._types.get(message.kind) is not type(message):
-            raise WireError(f"{self._sender} sends no {type(message).__name__}.")
+            raise WireError(f"{self._sender} can't send a {type(message).__name__}.")
         return {"kind": message.kind, **msgspec.to_builtins(message)}
 
     def read(self, data: Any) -> M:
-        """Return the message that some bytes of JSON hold.
+        """Return the message in some bytes of JSON.
 
         Raises
         ------
         WireError
-            They hold none.
+            They aren't a message.
         """
         return self.decode(read(self._sender, data))
 
     def decode(self, data: Mapping[str, Any]) -> M:
-        """Return the message that `encode` made these data of.
+        """Return the message from the data that `encode` made of it.
 
         Raises
         ------
         WireError
-            It is none that this gridflow knows, or isn't formed as it has to be.
+            The message is unknown or malformed.
         """
         fields = dict(data)
         kind = fields.pop("kind", None)
         known = self._types.get(kind) if isinstance(kind, str) else None
         if known is None:
             raise WireError(
-                f"{self._sender} sent the message {kind!r}, which this version of gridflow doesn't "
-                f"know; it knows {', '.join(sorted(self._types))}."
+                f"{self._sender} sent an unknown message: {kind!r}; known: "
+                f"{', '.join(sorted(self._types))}. Is it another version of gridflow?"
             )
         return parse(self._sender, repr(kind), fields, known)

@@ -1,4 +1,4 @@
-"""How both sides of a job's connections show who they are: Arrow Flight with mutual TLS."""
+"""Arrow Flight with mutual TLS: both sides of a job's connections authenticate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_ERROR: Final = 2_000
 
 
 def server_options(host: str, port: int, identity: Identity) -> dict[str, Any]:
-    """Return what a Flight server is made with that listens to the job's own peers alone."""
+    """Return the arguments of a Flight server that accepts only the job's own peers."""
     return {
         "location": f"grpc+tls://{host_and_port(host, port)}",
         "tls_certificates": [(identity.certificate, identity.key)],
@@ -32,14 +32,14 @@ def server_options(host: str, port: int, identity: Identity) -> dict[str, Any]:
 
 
 class JobServer(flight.FlightServerBase):  # type: ignore[misc]
-    """A Flight server for the job's own peers; strangers neither fill it nor this process.
+    """A Flight server for the job's own peers. Strangers can't exhaust it or this process.
 
     Parameters
     ----------
     host : str
         The address to bind.
     port : int
-        0: any free one.
+        0: any free port.
     identity : Identity
     """
 
@@ -56,13 +56,13 @@ class JobServer(flight.FlightServerBase):  # type: ignore[misc]
         self._doorkeeper.heard(context.peer())
 
     def shutdown(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._doorkeeper.close()
         super().shutdown()
 
 
 def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:
-    """Return a connection to ``host:port``, if the server's certificate has this name."""
+    """Return a connection to ``host:port``; the server's certificate must have this name."""
     return flight.connect(
         f"grpc+tls://{address}",
         tls_root_certs=identity.authority,
@@ -75,7 +75,7 @@ def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:
 def call(
     client: flight.FlightClient, action: str, message: dict[str, Any], timeout: float
 ) -> dict[str, Any]:
-    """Send a message within some seconds, and return the answer."""
+    """Send a message and return the answer, within `timeout` seconds."""
     options = flight.FlightCallOptions(timeout=timeout)
     body = json.dumps(message).encode()
     (answer,) = client.do_action(flight.Action(action, body), options)
@@ -84,7 +84,7 @@ def call(
 
 @contextlib.contextmanager
 def telling_why() -> Iterator[None]:
-    """Let the peer hear what is wrong; another error would say only where in the code it was."""
+    """Send the error's message to the peer; Flight itself would send only where it was raised."""
     try:
         yield
     except (GridflowError, OSError, UnicodeEncodeError, flight.FlightServerError) as error:

@@ -1,4 +1,4 @@
-"""What a launcher hands to each agent so that it can find and trust its coordinator."""
+"""What a launcher gives each agent so that it can find and trust its coordinator."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentPayload:
-    """Pickled into the launcher's own task or standard input, never written anywhere else.
+    """Pickled into the launcher's own task or standard input, and never written elsewhere.
 
     Attributes
     ----------
     job : str
         The job's id.
     launch : int
-        Which launch of the job this is, from 1.
+        Number of this launch of the job, from 1.
     generation : int
-        The generation that it begins with.
+        The generation that it starts with.
     spec : JobSpec
     coordinator : str
         ``host:port`` of the coordinator's server.
@@ -29,7 +29,7 @@ class AgentPayload:
     datasets : tuple of str
         Names of the datasets that are fed.
     has_modules : bool
-        Whether modules travel with the function.
+        Whether modules are shipped with the function.
     """
 
     job: str

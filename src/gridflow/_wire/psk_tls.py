@@ -1,8 +1,8 @@
-"""Connections between processes that know the same key: encrypted, and nobody else gets in.
+"""Encrypted connections between processes that share a key.
 
-They speak TLS, and both sides show a certificate (mutual TLS) of an authority that is worked out
-from the key. Who has the key can be that authority; who hasn't gets no further than the handshake,
-reads nothing on the wire, and gets no thread. So a key is all that has to travel.
+They use mutual TLS: both sides present a certificate of an authority that is derived from the key.
+Whoever has the key can act as that authority. A stranger gets no further than the handshake, reads
+nothing on the wire and gets no thread. So only the key has to be distributed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 _log = logging.getLogger(__name__)
-#: For a visitor to show who it is, and for a connection to come about.
+#: Time limit for a handshake, and for connecting.
 _SECONDS: Final = 10.0
-#: Before the next attempt to get in; None ends the attempts.
+#: Before the next attempt to connect; None ends the attempts.
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, None)
 _LEAST_SECONDS: Final = 0.1
 _LENGTH: Final = struct.Struct(">Q")
 _PIECE: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 40
-#: A host that is gone without a word is noticed after two minutes.
+#: A host that vanished is noticed after two minutes.
 _ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class Connection:
     """Messages over TLS. One thread may receive while others send.
 
-    OpenSSL lets one thread at a time into a connection, and one that waits would keep the others
-    out: so the socket never blocks, and who has to wait does it outside.
+    OpenSSL lets one thread at a time use a connection, and a waiting thread would keep the others
+    out. So the socket is non-blocking, and threads wait outside the lock.
 
     Parameters
     ----------
     there : ssl.SSLSocket
-        One that doesn't block, after its handshake.
+        A non-blocking socket after its handshake.
     """
 
     def __init__(self, there: ssl.SSLSocket) -> None:
@@ -64,7 +64,7 @@ class Connection:
         Raises
         ------
         OSError
-            The other side has hung up.
+            The other side has closed the connection.
         """
         with self._sending:
             # A small message goes in one piece; a large one isn't copied for its length.
@@ -80,13 +80,13 @@ class Connection:
         Raises
         ------
         EOFError
-            The other side has hung up.
+            The other side has closed the connection.
         OSError
-            The message is longer than allowed, or the connection has broken.
+            The message is too large, or the connection broke.
         """
         (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
         if length > most:
-            raise OSError(f"a message of {length:,} bytes is longer than {most:,}.")
+            raise OSError(f"message too large: {length:,} bytes (limit {most:,}).")
         return bytes(self._receive(length))
 
     def receive_into(self, target: memoryview) -> None:
@@ -105,7 +105,7 @@ class Connection:
         self._fill(target)
 
     def poll(self, seconds: float | None = 0.0) -> bool:
-        """Return whether something of a message, or the end, comes within some seconds."""
+        """Return whether data, or the end of the connection, arrives within some seconds."""
         give_up = None if seconds is None else time.monotonic() + seconds
         while not self._buffer and not self._at_end:
             try:
@@ -121,7 +121,7 @@ class Connection:
         return True
 
     def hang_up(self) -> None:
-        """End the connection, which another thread may be reading; that one then closes it."""
+        """Shut the connection down; a thread that is reading it then closes it."""
         with contextlib.suppress(OSError):
             # Not SSLSocket's own, behind which the socket would be read as it is.
             socket.socket.shutdown(self._there, socket.SHUT_RDWR)
@@ -170,9 +170,9 @@ class Connection:
 
 
 class Door:
-    """A listening socket, with a thread for each connection that knows the key.
+    """A listening socket, with a thread for each authenticated connection.
 
-    Those who don't know it, or haven't shown it yet, get no thread; see `Acceptor`.
+    Connections that haven't proved that they know the key get no thread; see `Acceptor`.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Door:
         Closed by `close`.
     key : bytes
     serve : callable
-        Called with each connection, which is closed after it.
+        Called with each connection, which is closed afterwards.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Door:
         self._acceptor = Acceptor(listener, self._meet, "gridflow-door", _SECONDS)
 
     def close(self) -> None:
-        """Let nobody in any more, and send those away who are."""
+        """Stop accepting, and close all connections."""
         with self._lock:
             if self._closed:
                 return
@@ -223,7 +223,7 @@ class Door:
             threading.Thread(
                 target=self._admit, args=(Connection(there),), name="gridflow-visitor", daemon=True
             ).start()
-        except BaseException:  # there may be no threads to be had
+        except BaseException:  # perhaps no thread can be started
             there.close()
             raise
 
@@ -238,7 +238,7 @@ class Door:
         except (EOFError, OSError):
             pass  # it has left
         except Exception:  # noqa: BLE001 (whatever it is, it is this connection's alone)
-            _log.exception("a peer's message can't be answered; its connection is closed.")
+            _log.exception("failed to answer a peer's message; closing its connection.")
         finally:
             with self._lock:
                 self._open.discard(connection)
@@ -246,16 +246,16 @@ class Door:
 
 
 def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Connection:
-    """Return a connection to a door.
+    """Connect to a `Door`.
 
-    A door that is beset by strangers may hang up on others, too: it is asked again.
+    A door that is flooded by strangers may close other connections, too, so this retries.
 
     Raises
     ------
     OSError
-        Nobody is there.
+        Nothing listens there.
     AuthenticationError
-        One of the two sides has another key.
+        The two sides have different keys.
     """
     where = f"{address[0]}:{address[1]}"
     give_up = time.monotonic() + seconds
@@ -279,7 +279,7 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
 
 
 def _shake_hands(plain: socket.socket, key: bytes, seconds: float) -> Connection:
-    """Return the connection of a socket once both sides have shown that they know the key."""
+    """Return a socket's connection once both sides have proved that they know the key."""
     there = _wrapped(plain, _context(key, as_server=False), as_server=False)
     there.settimeout(seconds)
     try:
@@ -292,7 +292,7 @@ def _shake_hands(plain: socket.socket, key: bytes, seconds: float) -> Connection
 
 
 def _wrapped(plain: socket.socket, context: ssl.SSLContext, *, as_server: bool) -> ssl.SSLSocket:
-    """Return a socket before its handshake; it notices when the other side's host is gone."""
+    """Return a socket before its handshake, with keepalive on."""
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -307,7 +307,7 @@ def _wrapped(plain: socket.socket, context: ssl.SSLContext, *, as_server: bool) 
 
 @lru_cache(maxsize=16)
 def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
-    """Return how a side shows that it knows the key, and looks whether the other does."""
+    """Return the TLS context with which a side proves that it knows the key."""
     mine = identity.identity_of(key)
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if as_server else ssl.PROTOCOL_TLS_CLIENT)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -316,7 +316,7 @@ def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
     found.load_verify_locations(cadata=mine.authority.decode())
     if as_server:
         found.num_tickets = 0
-    # OpenSSL wants a file. This one lies in memory: nothing is left, however this process ends.
+    # OpenSSL needs a file. This one is in memory: nothing is left, however this process ends.
     with os.fdopen(os.memfd_create("gridflow-identity"), "wb") as file:
         file.write(mine.certificate + mine.key)
         file.flush()
@@ -325,12 +325,12 @@ def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
 
 
 def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> socket.socket:
-    """Return a socket that listens on the first port of several that is free.
+    """Return a socket that listens on the first free port of several.
 
     Raises
     ------
     OSError
-        None is.
+        No port is free.
     """
     # The words and not the error, whose traceback would hold this frame, and with it the frames of
     # all callers and their sockets, until the garbage collector runs.
@@ -347,4 +347,4 @@ def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> sock
             failure = str(error)
         else:
             return listener
-    raise OSError(f"none of the ports {list(ports)} of {host or 'this host'} is free: {failure}")
+    raise OSError(f"no free port on {host or 'this host'} among {list(ports)}: {failure}")

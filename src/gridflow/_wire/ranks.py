@@ -1,6 +1,6 @@
-"""What a training process says where ranks do something together, for the coordinator to agree on.
+"""Reports of training processes about what the ranks do together; the coordinator decides.
 
-What they are told is among `gridflow._wire.commands`.
+Its answers are in `gridflow._wire.commands`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gridflow._wire.messages import OfTraining
 
 @dataclass(frozen=True)
 class FitBegins(OfTraining):
-    """A fit begins that takes all ranks: the chief's, or that of a rank that asks for its paths.
+    """A fit of all ranks begins on the chief, or on a rank that asks for the chief's paths.
 
     Attributes
     ----------
     fit : int
-        Its number among those, from 0.
+        Its number among the fits of all ranks, from 0.
     writes : list of str
         Where Keras's callbacks write on this rank.
     """
@@ -30,13 +30,13 @@ class FitBegins(OfTraining):
 
 @dataclass(frozen=True)
 class FitStarts(OfTraining):
-    """Its first epoch starts: callbacks have restored what they restore.
+    """The fit's first epoch starts: callbacks have restored their state.
 
     Attributes
     ----------
     fit, epoch : int
     updates : int
-        That the optimizer has made; -1: there is none.
+        Updates that the optimizer has made; -1: there is no optimizer.
     """
 
     kind: ClassVar[str] = "fit_starts"
@@ -47,7 +47,7 @@ class FitStarts(OfTraining):
 
 @dataclass(frozen=True)
 class CanStop(OfTraining):
-    """At which point a fit that takes all ranks can end on this one, who waits there.
+    """Where a fit of all ranks can end on this rank, which waits there.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class CanStop(OfTraining):
     point : int
         See `gridflow._keras.stopping`; -1: the rank isn't in that fit.
     wants : bool
-        Whether a callback wants it; else the rank was asked.
+        Whether a callback wants to stop; otherwise the rank was asked.
     """
 
     kind: ClassVar[str] = "can_stop"
@@ -66,16 +66,16 @@ class CanStop(OfTraining):
 
 @dataclass(frozen=True)
 class Meet(OfTraining):
-    """The rank waits for all others, and says something to them.
+    """The rank waits for all others, and sends them a value.
 
     Attributes
     ----------
     number : int
-        Which meeting of the rank's, from 1.
+        The number of the barrier on this rank, from 1.
     operation : str
         ``barrier``, ``broadcast`` or ``all_gather``.
     value : str
-        Of `gridflow._wire.values`, in base64.
+        Packed by `gridflow._wire.values`, in base64.
     """
 
     kind: ClassVar[str] = "meet"
@@ -86,7 +86,7 @@ class Meet(OfTraining):
 
 @dataclass(frozen=True)
 class MeetingGivenUp(OfTraining):
-    """The rank waits no longer, unless it is told that all have come."""
+    """The rank stops waiting, unless it is told that all have arrived."""
 
     kind: ClassVar[str] = "meeting_given_up"
     number: int

@@ -1,8 +1,8 @@
 """An agent's own port: an Arrow Flight server to which rows are pushed, with mutual TLS.
 
-It is opened only where the function takes such rows. Rows travel as record batches, each with the
-place of its first row, or as the place of a file on the agent's own host that has them; and each is
-answered once it lies on the agent's disk.
+It is opened only if the function reads such rows. Rows travel as record batches, each with the
+number of its first row, or as the path of a file on the agent's own host. Each batch is
+acknowledged once it is on the agent's disk.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 __all__ = ["A_FEEDER", "REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
 
-#: How an error begins that says why rows aren't taken.
+#: Prefix of errors that say why rows were refused.
 REFUSED: Final = "rows refused: "
-#: The sender of rows, for errors.
+#: The sender of rows, for error messages.
 A_FEEDER: Final = "a feeder"
 _MOST_ROWS: Final = 2**62
 
 
 class ReceiverHandler(Protocol):
-    """What takes the rows, whichever thread the server calls it from."""
+    """Takes the rows. The server calls it from any thread."""
 
     def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
         """Let a feeder begin."""
         ...
 
     def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Take rows, once there is room; `told` is their place, or where they lie."""
+        """Take rows once there is room; `told` is the number of the first one, or their file."""
         ...
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function answers to rows."""
+        """Return the function's answers to rows."""
         ...
 
 
@@ -69,7 +69,7 @@ class Receiver(mutual_tls.JobServer):
         """Answer ``begin``."""
         self.heard(context)
         if action.type != "begin":
-            raise flight.FlightServerError(f"no action {action.type!r}")
+            raise flight.FlightServerError(f"unknown action {action.type!r}; supported: 'begin'")
         with telling_why():
             header = read(A_FEEDER, action.body.to_pybytes())
             answer = self._handler.begin_partition(header)
@@ -101,16 +101,16 @@ class Receiver(mutual_tls.JobServer):
 
 
 def place_of(told: Any) -> int:
-    """Return what came, if it is the number of a row in its partition."""
+    """Check that a value is the number of a row in its partition, and return it."""
     if type(told) is int and 0 <= told < _MOST_ROWS:
         return told
-    raise WireError(f"{A_FEEDER} sent {told!r} where the place of rows is expected.")
+    raise WireError(f"{A_FEEDER} sent {told!r} instead of a row number.")
 
 
 def _told(chunk: Any) -> Any:
-    """Return what comes beside rows: their place, or where they lie."""
+    """Return a chunk's metadata: the number of its first row, or its file."""
     if chunk.data is None or chunk.app_metadata is None:
-        raise WireError(f"{A_FEEDER} sent rows without their place, or a place without rows.")
+        raise WireError(f"{A_FEEDER} sent rows without a row number, or a row number without rows.")
     try:
         return json.loads(chunk.app_metadata.to_pybytes())
     except (ValueError, RecursionError) as error:
@@ -132,17 +132,17 @@ class ReceiverClient:
         self._client = mutual_tls.connect(address, identity, AGENT_NAME)
 
     def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Announce a partition; return what the agent knows of it."""
+        """Announce a partition; return what the agent knows about it."""
         return mutual_tls.call(self._client, "begin", header, timeout)
 
     def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
-        """Open a stream of rows; return its writer, and the reader of its answers."""
+        """Open a stream of rows; return its writer and the reader of acknowledgements."""
         descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
         writer, reader = self._client.do_put(descriptor, schema)
         return writer, reader
 
     def exchange(self, header: dict[str, Any]) -> tuple[Any, Any]:
-        """Open a stream of rows that are answered by others."""
+        """Open a stream of rows that are answered by rows."""
         descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
         writer, reader = self._client.do_exchange(descriptor)
         return writer, reader

@@ -1,7 +1,6 @@
-"""What an agent tells the coordinator.
+"""An agent's reports to the coordinator.
 
-Of those that a training process begins with (`gridflow._wire.child`) the agent adds in which
-generation it was.
+For those that come from a training process (`gridflow._wire.child`), the agent adds its generation.
 
 Longer than other modules: one message after the other, each with its fields.
 """
@@ -19,7 +18,7 @@ from gridflow._wire.ranks import AMONG_RANKS
 
 @dataclass(frozen=True)
 class Log(Report):
-    """What the task printed."""
+    """The task's output."""
 
     kind: ClassVar[str] = "log"
     lines: list[str]
@@ -34,7 +33,7 @@ class Spooled(Report):
     counts : dict of dataset to dict
         The fields of `gridflow._feed.ledger.DatasetCounts`.
     specs : dict of dataset to dict
-        Types and shapes of columns, as `gridflow._feed.store.records.encode_specs` has them.
+        Types and shapes of columns, encoded by `gridflow._feed.store.records.encode_specs`.
     left_out : dict of dataset to dict of column to reason
     """
 
@@ -46,14 +45,14 @@ class Spooled(Report):
 
 @dataclass(frozen=True)
 class Arriving(Report):
-    """Rows of the rank can be read, and more are to come.
+    """Rows of the rank can be read, and more will come.
 
-    The first ones of each dataset are reported in any case, further ones after an `Announce`.
+    The first rows of each dataset are always reported, later ones only after an `Announce`.
 
     Attributes
     ----------
     rows : dict of dataset to int
-        So far, of every dataset.
+        Rows so far, for every dataset.
     """
 
     kind: ClassVar[str] = "arriving"
@@ -70,7 +69,7 @@ class Receiving(Report):
     address : str
         ``host:port`` of its receiver.
     together : bool
-        Whether the ranks make equal steps on these rows.
+        Whether the ranks make the same steps on these rows.
     """
 
     kind: ClassVar[str] = "receiving"
@@ -91,13 +90,13 @@ class Streamed(Report):
     first : dict of stream to int
         The section that the generation began with.
     ends : dict of stream to list of [section, rows]
-        The last sections that have ended, and how many rows had come by then.
+        The last sections that ended, and how many rows had arrived by then.
     ended : bool
         Whether no more rows will come.
     counts : dict of stream to dict
         The fields of `gridflow._feed.ledger.DatasetCounts`, over all generations.
     specs : dict of stream to dict
-        Types and shapes of columns, where they are news.
+        Types and shapes of columns, if they are new.
     """
 
     kind: ClassVar[str] = "streamed"
@@ -119,13 +118,13 @@ class Failed(Report):
 
     @property
     def generation(self) -> int:
-        """That in which it failed."""
+        """The generation in which it failed."""
         return self.failure.generation
 
 
 @dataclass(frozen=True)
 class Succeeded(Report):
-    """The function returned, and what it returned was sent.
+    """The function returned, and its result was sent.
 
     Attributes
     ----------
@@ -141,7 +140,7 @@ class Succeeded(Report):
 
 @dataclass(frozen=True)
 class Cleared(Report):
-    """No process of the generation is left."""
+    """All processes of the generation have ended."""
 
     kind: ClassVar[str] = "cleared"
     generation: int
@@ -149,7 +148,7 @@ class Cleared(Report):
 
 @dataclass(frozen=True)
 class ExecutorFrozen(Report):
-    """The executor that the agent lives with does nothing any more."""
+    """The agent's executor is frozen."""
 
     kind: ClassVar[str] = "executor_frozen"
     detail: str
@@ -157,14 +156,14 @@ class ExecutorFrozen(Report):
 
 @dataclass(frozen=True)
 class Gone(Report):
-    """The agent's last word."""
+    """The agent's last report."""
 
     kind: ClassVar[str] = "gone"
 
 
 @dataclass(frozen=True)
 class BoardServed(Report):
-    """TensorBoard is served."""
+    """TensorBoard is running."""
 
     kind: ClassVar[str] = "board"
     url: str
@@ -186,7 +185,7 @@ class Joined(OfTraining):
 
 @dataclass(frozen=True)
 class RowsWanted(OfTraining):
-    """The function trains on rows before all have arrived, and has to know how many there are."""
+    """The function trains on rows before all have arrived, and needs to know how many there are."""
 
     kind: ClassVar[str] = "rows_wanted"
 
@@ -200,13 +199,13 @@ class FeedingStopped(OfTraining):
 
 @dataclass(frozen=True)
 class SectionTrained(OfTraining):
-    """All rows of a section were trained on.
+    """The function has trained on all rows of a section.
 
     Attributes
     ----------
     section : int
     is_saved : bool
-        Whether a checkpoint was made of it.
+        Whether a checkpoint covers it.
     """
 
     kind: ClassVar[str] = "section_trained"
@@ -216,12 +215,12 @@ class SectionTrained(OfTraining):
 
 @dataclass(frozen=True)
 class Progress(OfTraining):
-    """How far the training has come.
+    """The progress of training.
 
     Attributes
     ----------
     epoch, step : int
-        The epoch, and the steps of it that are done.
+        The epoch, and how many of its steps are done.
     steps_per_epoch : int or None
     phase : str
         ``train``, ``test``, ``predict`` or ``idle``.
@@ -244,14 +243,14 @@ class Progress(OfTraining):
 
 @dataclass(frozen=True)
 class StepsDue(OfTraining):
-    """A step was made, or the first one is due; or none is due any more.
+    """A step was made, the first one is due, or no more are due.
 
     Attributes
     ----------
     due : bool
-        Whether a step is to be expected.
+        Whether another step is due.
     together : bool
-        Whether it takes all ranks that train.
+        Whether it needs all training ranks.
     """
 
     kind: ClassVar[str] = "steps_due"
@@ -272,7 +271,7 @@ class EpochEnded(OfTraining):
 
 @dataclass(frozen=True)
 class EpochFed(OfTraining):
-    """What an epoch was fed: the fields of `gridflow._feed.ledger.EpochRecord`."""
+    """What was fed in an epoch: the fields of `gridflow._feed.ledger.EpochRecord`."""
 
     kind: ClassVar[str] = "epoch_fed"
     record: dict[str, Any]
@@ -298,7 +297,7 @@ class Pulled(OfTraining):
 
 @dataclass(frozen=True)
 class Evaluated(OfTraining):
-    """What the evaluator found of a checkpoint."""
+    """The evaluator's metrics of a checkpoint."""
 
     kind: ClassVar[str] = "evaluated"
     place: Place
@@ -307,9 +306,9 @@ class Evaluated(OfTraining):
 
 @dataclass(frozen=True)
 class CanSave(OfTraining):
-    """At the end of which step a checkpoint can be made, counted over all fits.
+    """The step after which a checkpoint can be made, counted over all fits.
 
-    None: no fit is in progress that makes checkpoints between two steps.
+    None: no fit that can save between two steps is running.
     """
 
     kind: ClassVar[str] = "can_save"
@@ -318,24 +317,24 @@ class CanSave(OfTraining):
 
 @dataclass(frozen=True)
 class Saved(OfTraining):
-    """The checkpoint that was asked for is with the driver."""
+    """The driver has the checkpoint that it asked for."""
 
     kind: ClassVar[str] = "saved"
 
 
 @dataclass(frozen=True)
 class Stack(OfTraining):
-    """Where the process stands.
+    """The process's stack.
 
     Attributes
     ----------
     stack : str
     waiting : bool
-        Whether it waits for a peer there, as far as can be told.
+        Whether it seems to wait for a peer.
     in_step : bool
-        Whether it is in what takes all ranks: a step, as far as can be told.
+        Whether it seems to be in a step, which needs all ranks.
     idle : float or None
-        Seconds since its last step; None: none is due.
+        Seconds since its last step; None: no step is due.
     """
 
     kind: ClassVar[str] = "stack"

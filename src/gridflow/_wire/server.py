@@ -36,10 +36,10 @@ _binding = threading.Lock()
 
 
 class Handler(Protocol):
-    """What answers the agents, whichever thread the server calls it from."""
+    """Answers the agents. The server calls it from any thread."""
 
     def register(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Answer an agent that came up."""
+        """Answer an agent that registers."""
         ...
 
     def sync(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -47,15 +47,15 @@ class Handler(Protocol):
         ...
 
     def receive_file(self, header: dict[str, Any]) -> Path:
-        """Return where the file that is about to arrive is to be written: aside, by itself."""
+        """Return a temporary path to write an arriving file to."""
         ...
 
     def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a file that arrived whole; what is left where it was written is deleted."""
+        """Commit a file that arrived complete. Its temporary path is deleted afterwards."""
         ...
 
     def find_file(self, header: dict[str, Any]) -> Path:
-        """Return the file that an agent asks for."""
+        """Return the path of the file that an agent asks for."""
         ...
 
 
@@ -69,7 +69,7 @@ class CoordinatorServer(mutual_tls.JobServer):
     identity : Identity
     handler : Handler
     port : int, default 0
-        0: any free one.
+        0: any free port.
     """
 
     def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
@@ -81,13 +81,15 @@ class CoordinatorServer(mutual_tls.JobServer):
         self.heard(context)
         answers = {"register": self._handler.register, "sync": self._handler.sync}
         if action.type not in answers:
-            raise flight.FlightServerError(f"no action {action.type!r}")
+            raise flight.FlightServerError(
+                f"unknown action {action.type!r}; supported: {', '.join(answers)}"
+            )
         with telling_why():
             answer = answers[action.type](read(AN_AGENT, action.body.to_pybytes()))
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002
-        """Take a file; it counts only once its last byte is on disk."""
+        """Receive a file. It counts only once its last byte is on disk."""
         self.heard(context)
         with telling_why():
             header = read(AN_AGENT, descriptor.command)
@@ -102,12 +104,12 @@ class CoordinatorServer(mutual_tls.JobServer):
                 path.unlink(missing_ok=True)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Give out a file."""
+        """Send a file."""
         self.heard(context)
         with telling_why():
             header = read(AN_AGENT, ticket.ticket)
             path = self._handler.find_file(header)
-            # No link is followed; and what the tasks run as code is this user's.
+            # Links aren't followed, and code for the tasks must belong to this user.
             (open_own if header["kind"] in _CODE else open_file)(path).close()
         return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
 
@@ -115,7 +117,7 @@ class CoordinatorServer(mutual_tls.JobServer):
 
 
 def listen(network: Network, identity: Identity, handler: Handler) -> CoordinatorServer:
-    """Return a server on the network's address, on the first free port of its range.
+    """Return a server on the network's address and the first free port of its range.
 
     Raises
     ------
@@ -125,7 +127,7 @@ def listen(network: Network, identity: Identity, handler: Handler) -> Coordinato
     host = network.host or ""
     first, last = network.ports or (0, 0)
     for port in range(first, last + 1):
-        with _binding:  # two jobs of one driver don't look at the same port at the same time
+        with _binding:  # two jobs of one driver mustn't probe the same port at the same time
             problem = _problem_with(host, port)
             if problem is None:
                 return CoordinatorServer(host, identity, handler, port)
@@ -135,7 +137,7 @@ def listen(network: Network, identity: Identity, handler: Handler) -> Coordinato
 
 
 def _problem_with(host: str, port: int) -> str | None:
-    """Return why an address can't be bound: gRPC would share a port with whoever has it."""
+    """Return why an address can't be bound; gRPC would share a port that is in use."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -148,9 +150,9 @@ def _problem_with(host: str, port: int) -> str | None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return ``root/name`` for a relative name; refuse one that leads out of the folder.
+    """Return ``root/name`` for a relative name that stays inside the folder.
 
-    A link in the folder leads out of it, too.
+    Names that lead out of it, and links, are refused.
     """
     parts = PurePosixPath(name).parts
     is_path = bool(parts) and ".." not in parts and parts[0] not in {"/", "//"} and "\0" not in name
@@ -160,6 +162,6 @@ def inside(root: Path, name: str) -> Path:
         is_path = is_path and not path.is_symlink()
     if not is_path:
         raise flight.FlightServerError(
-            f"a file's name must be a path in its folder, without links; got {name!r}"
+            f"a file name must be a path inside its folder, without links; got {name!r}"
         )
     return path

@@ -1,7 +1,7 @@
-"""Files as streams of byte chunks: the form in which they travel between agent and coordinator.
+"""Files as streams of byte chunks, the form in which they travel between agent and coordinator.
 
 A stream that breaks off looks like one that ends: gRPC closes it in order when its sender fails. So
-the last message says how long the file is and what its checksum is, and nothing counts without it.
+the last message carries the file's size and checksum, and a file without it is refused.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class _End:
-    """The last message: what has come before it."""
+    """The last message: size and checksum of the file."""
 
     size: Count
     crc32: Count
 
 
 def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """Read a file from an offset on as batches of one chunk each, and a last one that says so.
+    """Read a file from an offset as batches of one chunk each, and an end message.
 
-    What is appended meanwhile isn't read.
+    Bytes appended meanwhile aren't read.
 
     Yields
     ------
@@ -47,7 +47,7 @@ def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buf
     Raises
     ------
     OSError
-        It can't be read, or has become shorter.
+        The file can't be read, or has shrunk.
     """
     nothing, crc = pa.py_buffer(b""), 0
     with path.open("rb") as file:
@@ -57,7 +57,7 @@ def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buf
         while left > 0:
             chunk = file.read(min(left, _CHUNK_BYTES))
             if not chunk:
-                raise OSError(f"{path} became shorter while it was sent, by {left:,} bytes")
+                raise OSError(f"{path} shrank by {left:,} bytes while it was being sent")
             left -= len(chunk)
             crc = zlib.crc32(chunk, crc)
             yield pa.record_batch([pa.array([chunk], pa.binary())], schema=CHUNK_SCHEMA), nothing
@@ -66,19 +66,19 @@ def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buf
 
 
 def receive(stream: Iterable[Any], file: IO[bytes], sender: str) -> int:
-    """Write what comes of a file; return how many bytes that were, once all have come.
+    """Write an arriving file; return its size in bytes once it is complete.
 
     Parameters
     ----------
     stream : iterable of pyarrow.flight.FlightStreamChunk
     file : binary file
     sender : str
-        Who sends it, for errors.
+        Who sends it, for error messages.
 
     Raises
     ------
     WireError
-        The stream broke off, or isn't one of chunks.
+        The stream broke off, or doesn't consist of chunks.
     """
     size, crc = 0, 0
     end: _End | None = None
@@ -94,10 +94,10 @@ def receive(stream: Iterable[Any], file: IO[bytes], sender: str) -> int:
         if told is not None and told.size:
             end = parse(sender, "the end of a file", read(sender, told.to_pybytes()), _End)
     if end is None:
-        raise WireError(f"{sender} broke off after {size:,} bytes of the file.")
+        raise WireError(f"incomplete file: {sender} stopped sending after {size:,} bytes.")
     if end != _End(size, crc):
         raise WireError(
-            f"the file of {sender} came damaged: {size:,} bytes of {end.size:,}, with the checksum "
-            f"{crc:08x} in place of {end.crc32:08x}."
+            f"damaged file: {sender} sent {size:,} bytes (expected {end.size:,}) with checksum "
+            f"{crc:08x} (expected {end.crc32:08x})."
         )
     return size

@@ -1,6 +1,6 @@
-"""Plain values as bytes and back, for ranks that tell one another something. Nothing is unpickled.
+"""Plain values as bytes and back, for values that ranks send each other. Nothing is unpickled.
 
-What comes back is what went in: a tuple stays one, an array keeps its type and shape.
+Types survive: a tuple stays a tuple, an array keeps its type and shape.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 #: Bytes of one value.
 MOST_BYTES: Final = 1 << 20
-#: Bytes of the values of all ranks together.
+#: Total bytes of the values of all ranks.
 MOST_TOGETHER: Final = 16 << 20
-#: How deep lists, tuples and dicts may lie in one another.
+#: How deeply lists, tuples and dicts may be nested.
 _DEEPEST: Final = 64
-#: What msgpack has no word for, or takes for something else.
+#: Types that msgpack lacks, or confuses with others.
 _TUPLE, _ARRAY, _INTEGER, _DICT = 1, 2, 3, 4
 _PLAIN: Final = (bool, float, str, bytes)
 _ARRAY_KINDS: Final = "biufcSUmM"
@@ -36,29 +36,29 @@ def pack(value: Any, most: int = MOST_BYTES) -> bytes:
     Raises
     ------
     InvalidArgument
-        It isn't plain, or larger than `most` bytes.
+        It isn't plain, or is larger than `most` bytes.
     """
     packed = msgspec.msgpack.encode(_taken_apart(value, _DEEPEST))
     if len(packed) > most:
         raise InvalidArgument(
-            f"a value that ranks send one another takes at most {most:,} bytes; this one takes "
-            f"{len(packed):,}. Write it to storage that all ranks read, and send the path."
+            f"value too large to send between ranks: {len(packed):,} bytes (limit {most:,}). "
+            "Write it to storage that all ranks can read, and send the path."
         )
     return packed
 
 
 def unpack(data: bytes) -> Any:
-    """Return the value that `pack` made some bytes of.
+    """Return the value from the bytes that `pack` made of it.
 
     Raises
     ------
     WireError
-        They are of no value.
+        The bytes aren't a value.
     """
     try:
         return msgspec.msgpack.decode(data, ext_hook=_put_together)
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, EOFError) as error:
-        raise WireError(f"a value of another rank can't be read: {error}") from error
+        raise WireError(f"can't read a value from another rank: {error}") from error
 
 
 def _taken_apart(value: Any, deep: int) -> Any:
@@ -69,7 +69,7 @@ def _taken_apart(value: Any, deep: int) -> Any:
         return value if fits else _as(_INTEGER, hex(value))
     if not deep:
         raise InvalidArgument(
-            f"a value that ranks send one another may be nested at most {_DEEPEST} levels deep."
+            f"value nested too deeply to send between ranks (limit: {_DEEPEST} levels)."
         )
     if type(value) is list:
         return [_taken_apart(each, deep - 1) for each in value]
@@ -95,8 +95,8 @@ def _array_of(value: Any) -> msgspec.msgpack.Ext:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         kind += f" of {value.dtype}"
     raise InvalidArgument(
-        f"ranks can send one another {_ALLOWED}; got {kind}. A tensor becomes an array by "
-        ".numpy(); anything else can be written to storage that all ranks read."
+        f"ranks can send each other {_ALLOWED}; got {kind}. Convert a tensor with .numpy(); "
+        "write anything else to storage that all ranks can read."
     )
 
 

@@ -1,6 +1,6 @@
-"""Models on DataFrames: Spark ML's shelves.
+"""Models on DataFrames, for Spark ML and SQL.
 
-Importing it imports neither TensorFlow nor Spark; each name is loaded when it is first used.
+Importing this package imports neither TensorFlow nor Spark; names are loaded on first use.
 """
 
 from __future__ import annotations

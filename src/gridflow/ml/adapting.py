@@ -41,7 +41,7 @@ def adapt(target: Any, df: DataFrame) -> None:
         * a ``keras.utils.FeatureSpace``: each feature adapts to the column with its name.
 
         Layers: Normalization, StringLookup, IntegerLookup, TextVectorization, Discretization and
-        CategoryEncoding, whose ``num_tokens`` becomes the greatest number and one.
+        CategoryEncoding, whose ``num_tokens`` becomes the greatest number plus one.
     df : DataFrame
         Columns that no layer needs aren't read. Each layer ignores the nulls of its column.
         Arrays of one shape and Spark ML vectors are rows of that shape.
@@ -57,14 +57,13 @@ def adapt(target: Any, df: DataFrame) -> None:
 
     Notes
     -----
-    One pass over the DataFrame, whatever the layers are: each partition is summed up by gridflow's
-    jar where Spark has it, and Spark puts the parts together. Where one of the layers learns from
-    arrays or vectors, or has a user's function to standardise or split, or where the session can't
-    have the jar (Spark Connect), Python workers sum partitions up instead: the same results, more
-    slowly. The boundaries of a Discretization are values of the
-    column, whose ranks are wrong by at most a tenth of the layer's ``epsilon`` of all rows (by
-    default 0.1 %); Keras's own are interpolated, and wrong by up to ``epsilon``. No layer is
-    changed where the pass fails.
+    One pass over the DataFrame, whatever the layers are: gridflow's jar aggregates each partition
+    where Spark has it, and Spark combines the parts. If one of the layers learns from arrays or
+    vectors, or has a custom function to standardise or split, or if the session can't use the jar
+    (Spark Connect), Python workers aggregate the partitions instead: the same results, but more
+    slowly. The boundaries of a Discretization are values of the column, whose ranks are off by at
+    most a tenth of the layer's ``epsilon`` of all rows (by default 0.1 %); Keras's own are
+    interpolated, and off by up to ``epsilon``. If the pass fails, no layer is changed.
 
     Examples
     --------
@@ -113,12 +112,12 @@ def _learners(target: Any, there: list[str]) -> Iterable[Learner]:
 
 
 def _name(layer: Any) -> str:
-    layers.learner(layer, [""])  # refuses what is no layer
+    layers.learner(layer, [""])  # rejects objects that aren't layers
     return str(layer.name)
 
 
 def _knows(layer: Any) -> bool:
-    """Return whether a layer was given what it would learn; sizes of categories always are."""
+    """Return whether a layer already has its state; category sizes always exist."""
     keras = sys.modules["keras"]
     found = layers.learner_class(layer)
     return isinstance(layer, keras.layers.CategoryEncoding) or (
@@ -161,7 +160,7 @@ def _of_model(model: Any, there: list[str]) -> Iterable[Learner]:
 def _taken(layer: Any) -> Any:
     try:
         return layer.input
-    except (AttributeError, ValueError):  # it is called several times, or never
+    except (AttributeError, ValueError):  # called several times, or never
         return None
 
 
@@ -171,7 +170,7 @@ def _is_feature_space(target: Any) -> bool:
 
 
 def _finish(space: Any) -> None:
-    """Let a FeatureSpace make the layers behind those that have learnt."""
-    space.build_from_config({})  # what Keras calls when it reads one whose layers know all
+    """Make a FeatureSpace create the layers after the adapted ones."""
+    space.build_from_config({})  # as Keras does when it loads one with adapted layers
     space.get_inputs()
     space.built = True

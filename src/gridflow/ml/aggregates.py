@@ -1,4 +1,4 @@
-"""What layers want to know, found by Spark in one pass over a DataFrame."""
+"""Computes statistics for layers with Spark, in one pass over a DataFrame."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _PART_DDL: Final = "want int, token string, number bigint, n bigint, documents b
 def find(
     frame: DataFrame, wants: Sequence[Want], limits: Mapping[Want, int | None]
 ) -> dict[Want, Any]:
-    """Return what is found of each want.
+    """Return the result of each want.
 
     Parameters
     ----------
     frame : DataFrame
     wants : sequence of Want
     limits : mapping
-        How many tokens of a vocabulary are needed, the most frequent ones; None: all.
+        Number of most frequent tokens needed of a vocabulary; None: all.
 
     Raises
     ------
     DataError, SchemaError
-        Columns that don't have what is wanted.
+        Columns don't have the required type or values.
     """
     kinds = _Kinds(frame)
     for want in wants:
@@ -76,7 +76,7 @@ class _Kinds:
             self._leaves[field.name] = "double" if is_vector else kind.typeName()
 
     def with_arrays(self, frame: DataFrame) -> DataFrame:
-        """Return the DataFrame with arrays in the place of vectors of Spark ML."""
+        """Return the DataFrame with Spark ML vectors as arrays."""
         if not self._vectors:
             return frame
         from pyspark.ml.functions import vector_to_array
@@ -84,16 +84,16 @@ class _Kinds:
         return frame.withColumns({name: vector_to_array(_quoted(name)) for name in self._vectors})
 
     def depth(self, column: str) -> int:
-        """Return how many axes a row of a column has."""
+        """Return the number of axes of a row of a column."""
         return self._depths[column]
 
     def check(self, want: Want) -> None:
-        """Refuse columns of other types than a layer of the kind takes.
+        """Reject columns of types that the layer doesn't accept.
 
         Raises
         ------
         SchemaError
-            With the column and its type.
+            Names the column and its type.
         """
         integers = ("byte", "short", "integer", "long")
         numbers = (*integers, "float", "double", "boolean")
@@ -123,7 +123,7 @@ def _quoted(column: str) -> Column:
 
 
 def _most_frequent(counted: DataFrame, most: Mapping[int, int | None]) -> DataFrame:
-    """Return the states, and the most frequent tokens of each want, as many as are needed."""
+    """Return the states, and as many of the most frequent tokens of each want as needed."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -131,8 +131,8 @@ def _most_frequent(counted: DataFrame, most: Mapping[int, int | None]) -> DataFr
     if not limited:
         return counted
     order = [f.desc("n"), f.desc("number"), f.desc("token")]
-    # Each state is the first of its own group: an exception for states in the condition would keep
-    # Spark from leaving out what comes later in a group before the shuffle.
+    # Each state is the first of its own group. An exception for states in the condition would
+    # prevent Spark from dropping later rows of a group before the shuffle.
     groups = Window.partitionBy("want", "part")
     place = f.row_number().over(groups.orderBy(*order))
     is_wanted = f.col("place") <= max(limited.values())
@@ -158,7 +158,7 @@ def _vocabulary(table: Any, want: int, rows: int) -> FoundVocabulary:
 
 
 def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
-    """Let Python workers gather parts of partitions."""
+    """Aggregate parts of partitions in Python workers."""
     from gridflow._launch.spark.session import run_this_python_where_it_can
 
     run_this_python_where_it_can(frame.sparkSession)
@@ -173,14 +173,14 @@ def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
 def _found(
     parts: DataFrame, wants: list[Want], limits: Mapping[Want, int | None]
 ) -> dict[Want, Any]:
-    """Let Spark put the parts of partitions together."""
+    """Combine the parts of partitions in Spark."""
     import pyarrow.compute as pc
     from pyspark.sql import functions as f
 
     titles = [", ".join(map(repr, columns_of(want))) for want in wants]
-    # States are keys of their own, by their partition: as something to be collected, they would
-    # keep Spark from its plain hash aggregate, and the other one sorts all that has more than 128
-    # keys (spark.sql.objectHashAggregate.sortBased.fallbackThreshold).
+    # Each state is its own key, by partition. Collecting them would prevent Spark's plain hash
+    # aggregate, and the other aggregate sorts everything with more than 128 keys
+    # (spark.sql.objectHashAggregate.sortBased.fallbackThreshold).
     of_state = f.expr("CASE WHEN state IS NOT NULL THEN spark_partition_id() END")
     summed = (
         parts.withColumn("part", of_state)
@@ -201,8 +201,7 @@ def _found(
         count, states = sum(row["n"] for row in mine), [row["state"] for row in mine]
         if not count:
             raise DataError(
-                f"there is no row without a null in {titles[place]}, so there is nothing to "
-                "adapt to."
+                f"{titles[place]} has no row without a null, so there is nothing to adapt to."
             )
         if isinstance(want, Vocabulary):
             found[want] = _vocabulary(rest, place, count)

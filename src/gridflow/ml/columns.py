@@ -1,6 +1,6 @@
-"""Columns as the arrays of a model's inputs, and a model's outputs as columns: Arrow and numpy.
+"""Converts columns to a model's inputs, and its outputs to columns, with Arrow and numpy.
 
-Numbers are copied nowhere on their way in, as long as they have the type that the model takes.
+Input numbers aren't copied if they already have the model's type.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STRING: Final = "string"
-#: Types of tensors that Arrow can't take or Spark has no column for, and what stands for them.
+#: Tensor types that Arrow or Spark doesn't support, with their replacements.
 _SMALL_FLOATS: Final = {"bfloat16": "float32", "float16": "float32"}
 _STAND_INS: Final = {**_SMALL_FLOATS, "uint64": "int64"}
-#: Types of tensors by numpy's names, as columns of Spark.
+#: Spark column types by numpy's names of tensor types.
 _SPARK_TYPES: Final = {
     "float32": "float",
     "float64": "double",
@@ -38,7 +38,7 @@ _SPARK_TYPES: Final = {
     "bool": "boolean",
     STRING: "string",
 }
-#: The fields of a vector of Spark ML, as Arrow shows it.
+#: The fields of a Spark ML vector in Arrow.
 _VECTOR: Final = ("type", "size", "indices", "values")
 _DENSE: Final = 1
 
@@ -50,9 +50,9 @@ class Slot:
     Attributes
     ----------
     shape : tuple of int or None, or None
-        Of one row; a size that isn't fixed is None, as is a shape of which nothing is known.
+        The shape of one row; sizes that aren't fixed are None, and so is an unknown shape.
     dtype : str or None
-        numpy's name, or ``"string"``; None: whatever comes.
+        numpy's name, or ``"string"``; None: any type.
     """
 
     shape: tuple[int | None, ...] | None = None
@@ -60,13 +60,13 @@ class Slot:
 
     @classmethod
     def of_batch(cls, shape: Sequence[int | None] | None, dtype: str | None = None) -> Slot:
-        """Return the slot of a tensor whose first axis is that of the rows."""
+        """Return the slot of a tensor whose first axis is the rows."""
         row = None if shape is None else tuple(None if n is None else int(n) for n in shape[1:])
         return cls(row, dtype)
 
     @property
     def stored(self) -> str | None:
-        """The name of a type that numpy knows."""
+        """The name of a numpy type."""
         return _STAND_INS.get(self.dtype, self.dtype) if self.dtype else None
 
     @property
@@ -76,12 +76,12 @@ class Slot:
 
     @property
     def spark_type(self) -> str:
-        """The type of the column that Spark makes of it; float where nothing is known.
+        """The type of the Spark column; float if unknown.
 
         Raises
         ------
         InvalidArgument
-            There is none.
+            There is no such type.
         """
         stored = self.stored or "float32"
         if stored not in _SPARK_TYPES:
@@ -98,7 +98,7 @@ class Slot:
 
 
 def is_null(columns: Sequence[pa.Array]) -> np.ndarray | None:
-    """Return which rows have a null in any column, at any depth; None when there is none."""
+    """Return which rows have a null in any column, at any depth; None if there is none."""
     found: np.ndarray | None = None
     for column in columns:
         null = null_rows(storage(column))
@@ -108,17 +108,17 @@ def is_null(columns: Sequence[pa.Array]) -> np.ndarray | None:
 
 
 def to_input(column: pa.Array, slot: Slot, name: str) -> np.ndarray:
-    """Return a column as what an input takes: one row of the first axis for each row.
+    """Convert a column to a model input, with the rows as first axis.
 
-    A flat array becomes the shape of the input. Nulls become NaN in plain numbers for an input of
-    floating-point numbers.
+    A flat array gets the shape of the input. Nulls become NaN in plain numbers for a floating-point
+    input.
 
     Raises
     ------
     SchemaError
-        The column has a type that the input can't take.
+        The column's type doesn't fit the input.
     DataError
-        Arrays of different length, or of another shape than the input's, or nulls.
+        Arrays have different lengths or another shape than the input, or there are nulls.
     """
     where = f"the column for the model's input {name!r}"
     column = storage(column)
@@ -132,7 +132,7 @@ def to_input(column: pa.Array, slot: Slot, name: str) -> np.ndarray:
 
 
 def stacked(columns: Sequence[pa.Array], slot: Slot, name: str) -> np.ndarray:
-    """Return columns of numbers side by side, as the input (rows, columns) of a model."""
+    """Stack columns of numbers to an input of shape (rows, columns)."""
     kind = slot.stored or "float32"
     table = np.empty((len(columns[0]), len(columns)), kind)
     for place, column in enumerate(columns):
@@ -151,7 +151,7 @@ def _is_vector(kind: pa.DataType) -> bool:
 
 
 def _dense(column: pa.StructArray, where: str) -> pa.Array:
-    """Return vectors of Spark ML as arrays."""
+    """Return Spark ML vectors as arrays."""
     if column.null_count:
         raise DataError(f"{where} holds nulls; drop those rows first.")
     kinds, sizes, indices, values = (column.field(i) for i in range(len(_VECTOR)))
@@ -172,14 +172,15 @@ def _dense(column: pa.StructArray, where: str) -> pa.Array:
 
 
 def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
-    """Return a column without nulls, or one of numbers with NaN for them, as an array."""
+    """Return a column as an array; it has no nulls, or NaN for nulls in numbers."""
     if null_rows(column) is not None:
         takes_nan = slot.stored is None or slot.stored.startswith("float")
         if is_list(column.type) or is_text(column.type) or not takes_nan:
             raise DataError(
-                f"{where} holds nulls, which only plain numbers for an input of floating-point "
-                "numbers may (they become NaN). Fill them before, df.fillna({'column': value}), "
-                "with the value used in training, drop their rows, or take nulls='null'."
+                f"{where} contains nulls, which are allowed only in plain numbers for a "
+                "floating-point input (where they become NaN). Fill them first, "
+                f"df.fillna({{'column': value}}), with the value used in training, drop their "
+                "rows, or use nulls='null'."
             )
         return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     shape = [len(column)]

@@ -1,4 +1,4 @@
-"""A trained model in the formats of those who serve it, compared with itself."""
+"""Exports a trained model to serving formats, and compares the result with the original."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
     from gridflow._files.systems import Where
 
-    #: Takes the model's inputs by name, gives the outputs in order.
+    #: Takes the model's inputs by name, returns the outputs in order.
     Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
-#: Rows that are compared at once.
+#: Rows compared at a time.
 _ROWS: Final = 256
 
 
 @dataclass(frozen=True)
 class _Format:
-    """A format, as Keras calls it.
+    """An export format.
 
     Attributes
     ----------
     keras : str
     suffix : str
-        What the name of its file ends in; of a folder nothing.
+        The suffix of its file; empty for a folder.
     checks_with : str or None
-        The package that runs it; None: the backend itself.
+        The package for checking it; None: the backend itself.
     run : function
-        From the path and the model's inputs to what runs it.
+        Takes the path and the model's inputs, returns a function that runs the model.
     """
 
     keras: str
@@ -64,16 +64,16 @@ def export(
     tolerance: float = 1e-4,
     **options: Any,
 ) -> Path | str:
-    """Export a trained model; what ``result.export`` and `TrainedModel.export` do.
+    """Export a trained model, for ``result.export`` and `TrainedModel.export`.
 
     Parameters
     ----------
     load : callable
         Returns the Keras model.
     flavour : str
-        Which Keras it is of.
+        The model's Keras flavour.
     path, format, check, tolerance, **options
-        As of `TrainedModel.export`.
+        As in `TrainedModel.export`.
     """
     kind = "saved_model" if format == "tf_saved_model" else format
     choose("format", kind, tuple(_FORMATS))
@@ -83,7 +83,7 @@ def export(
         raise InvalidArgument(f"tolerance must be a number of at least 0; got {tolerance!r}.")
     if chosen.suffix and target.suffix != chosen.suffix:
         raise InvalidArgument(
-            f"a file of the format {kind!r} ends in {chosen.suffix}; got {str(path)!r}."
+            f"a file of the format {kind!r} must end in {chosen.suffix}; got {str(path)!r}."
         )
     _refuse_what_is_there(place, target)
     rows = None if check is None else _rows(check)
@@ -94,7 +94,7 @@ def export(
     if isinstance(place, Path):
         beside = target.parent
         beside.mkdir(parents=True, exist_ok=True)
-    # Complete, or not there at all.
+    # Written completely, or not at all.
     with temporary_folder("gridflow-export-", beside) as folder:
         written = folder / target.name
         _write(keras_model, written, chosen, flavour, options)
@@ -102,7 +102,7 @@ def export(
             run = chosen.run(written, list(inputs))
             _compare(keras_model, run, inputs, kind, tolerance)
             del run
-        # Some formats have a second file; that by whose name the model is known comes last.
+        # Some formats have a second file; the main file comes last.
         parts = sorted(folder.iterdir(), key=lambda part: part.name == target.name)
         for part in parts:
             _refuse_what_is_there(place, target.with_name(part.name))
@@ -122,14 +122,14 @@ def _refuse_what_is_there(place: Path | Where, target: Path) -> None:
 
 
 def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
-    """Refuse a format that can't be written, or not be checked, with what is here.
+    """Reject a format that can't be written or checked with the installed packages.
 
     Raises
     ------
     InvalidArgument
-        The model's Keras or backend doesn't know the format.
+        The model's Keras or backend doesn't support the format.
     MissingDependency
-        With the packages.
+        Names the packages.
     """
     needed: tuple[str, ...] = ()
     if flavour == "keras":
@@ -137,7 +137,7 @@ def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
         by_format = backends.of(backend).export_packages
         if kind not in by_format:
             raise InvalidArgument(
-                f"Keras on {backend} can't export the format {kind!r}; it knows "
+                f"Keras on {backend} can't export the format {kind!r}; it supports "
                 f"{', '.join(map(repr, by_format))}."
             )
         needed = by_format[kind]
@@ -156,7 +156,7 @@ def _write(
 ) -> None:
     given: dict[str, Any] = {"format": chosen.keras, "verbose": False, **options}
     if flavour != "keras":
-        given = dict(options)  # tf_keras knows one format
+        given = dict(options)  # tf_keras has only one format
     try:
         model.export(str(path), **given)
     except Exception as error:
@@ -164,7 +164,7 @@ def _write(
 
 
 def _rows(check: Any) -> pa.Table:
-    """Return the rows of a DataFrame of Spark or pandas, a table, or a dict of arrays."""
+    """Return the rows of a Spark or pandas DataFrame, a table, or a dict of arrays."""
     import pyarrow as pa
 
     to_arrow = getattr(check, "toArrow", None)
@@ -180,7 +180,7 @@ def _rows(check: Any) -> pa.Table:
 
 
 def _inputs(loaded: Any, rows: pa.Table) -> dict[str, np.ndarray]:
-    """Return what the model's inputs are given of the rows, by name."""
+    """Return the rows' values for the model's inputs, by name."""
     from gridflow._keras import results
 
     about = results.described(loaded)
@@ -204,7 +204,7 @@ def _inputs(loaded: Any, rows: pa.Table) -> dict[str, np.ndarray]:
     missing = [name for name in slots if name not in rows.column_names]
     if missing:
         raise InvalidArgument(
-            f"check= needs a column for each of the model's inputs, and lacks "
+            f"check= needs a column for each of the model's inputs, but lacks "
             f"{', '.join(map(repr, missing))}; it has {', '.join(map(repr, rows.column_names))}."
         )
     return {name: columns.to_input(_one(rows[name]), slot, name) for name, slot in slots.items()}
@@ -219,12 +219,12 @@ def _one(column: Any) -> Any:
 def _compare(
     model: Any, run: Run, inputs: Mapping[str, np.ndarray], kind: str, tolerance: float
 ) -> None:
-    """Refuse an exported model that predicts otherwise.
+    """Reject an exported model with different predictions.
 
     Raises
     ------
     DataError
-        With the row, and both predictions.
+        Shows the row and both predictions.
     """
     count = len(next(iter(inputs.values())))
     for first in range(0, count, _ROWS):
@@ -234,7 +234,8 @@ def _compare(
         found = list(run(given))
         if len(found) != len(wanted):
             raise DataError(
-                f"the model as {kind} gives {len(found)} outputs, and Keras's {len(wanted)}."
+                f"the exported {kind} model has {len(found)} outputs, but Keras's has "
+                f"{len(wanted)}."
             )
         for place, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
             _compare_output(np.asarray(ours), np.asarray(theirs), kind, tolerance, first, place)
@@ -245,8 +246,8 @@ def _compare_output(
 ) -> None:
     if found.shape != wanted.shape:
         raise DataError(
-            f"output {place} of the model as {kind} has the shape {found.shape}, and Keras's "
-            f"{wanted.shape}."
+            f"output {place} of the exported {kind} model has the shape {found.shape}, but Keras's "
+            f"has {wanted.shape}."
         )
     if wanted.dtype.kind in "fiub":
         is_same = np.isclose(
@@ -262,9 +263,9 @@ def _compare_output(
     if len(rows):
         row = int(rows[0])
         raise DataError(
-            f"the model as {kind} differs from Keras's predictions by more than "
-            f"tolerance={tolerance:g}: in row {first + row} of check= output {place} is "
-            f"{_short(found[row])}, and Keras's {_short(wanted[row])}. Nothing was exported."
+            f"the exported {kind} model differs from Keras's predictions by more than "
+            f"tolerance={tolerance:g}: in row {first + row} of check=, output {place} is "
+            f"{_short(found[row])}, and Keras's is {_short(wanted[row])}. Nothing was exported."
         )
 
 
@@ -287,7 +288,7 @@ def _run_saved_model(path: Path, names: Sequence[str]) -> Run:
 
     def run(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         _ = loaded
-        # Keras names what isn't named by itself.
+        # Keras names unnamed inputs.
         by_name = dict(zip(_matching(taken, names), given.values(), strict=True))
         specs = serve.structured_input_signature[1]
         found = serve(**{n: tf.constant(v, specs[n].dtype) for n, v in by_name.items()})
@@ -297,7 +298,7 @@ def _run_saved_model(path: Path, names: Sequence[str]) -> Run:
 
 
 def _matching(taken: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names that an exported model has for inputs: their own, else by their order."""
+    """Return an exported model's names for inputs: the same names, or by order."""
     return list(names) if set(names) == set(taken) else list(taken)
 
 
@@ -317,7 +318,7 @@ def _run_onnx(path: Path, names: Sequence[str]) -> Run:
 def _run_litert(path: Path, names: Sequence[str]) -> Run:
     import tensorflow as tf
 
-    with warnings.catch_warnings():  # it has moved to a package of its own, and works here
+    with warnings.catch_warnings():  # moved to a separate package, but still works
         warnings.filterwarnings("ignore", ".*tf.lite.Interpreter is deprecated")
         interpreter = tf.lite.Interpreter(model_path=str(path))
     run_signature = interpreter.get_signature_runner()

@@ -1,4 +1,4 @@
-"""The file of a model that a training function returned."""
+"""The file of a model returned by a training function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ MODEL_KINDS: Final = ("keras", "tf_keras")
 
 
 class KerasFile:
-    """A ``.keras`` file, and what is known of it; see `gridflow.ml.model.TrainedModel`."""
+    """A ``.keras`` file and its metadata; see `gridflow.ml.model.TrainedModel`."""
 
     def __init__(self, header: Mapping[str, Any], folder: Path) -> None:
-        if header["kind"] not in MODEL_KINDS:  # no pickle comes to be read as a model
-            raise InvalidArgument(f"the header is not of a Keras model, but of {header['kind']!r}.")
+        if header["kind"] not in MODEL_KINDS:  # never read a pickle as a model
+            raise InvalidArgument(
+                f"this isn't the header of a Keras model, but of {header['kind']!r}."
+            )
         self.header, self._folder = dict(header), folder
         self.path = folder / header["files"][0]

@@ -1,6 +1,6 @@
-"""Keras's preprocessing layers: what each wants to know of its column, and how it is told.
+"""Keras's preprocessing layers: the statistics that each one needs, and how to set its state.
 
-By public names of Keras alone: what ``layer.adapt`` computes is what is set here.
+Uses only public names of Keras: sets the same state as ``layer.adapt`` computes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from gridflow.ml.statistics import Want
 
-#: Ranks of quantiles are ten times as exact as the layer asks for by its epsilon.
+#: Ranks of quantiles are ten times as exact as the layer's epsilon requires.
 _EXACTER: Final = 10
-#: Tokens that stand for none and for unknown ones: they may be among the most frequent.
+#: Number of tokens for missing and unknown values, which may be among the most frequent.
 _SPECIAL: Final = 2
 
 
 class Learner(ABC):
-    """A layer and the columns that it learns from."""
+    """A layer and the columns from which it learns."""
 
     def __init__(self, layer: Any, columns: Sequence[str]) -> None:
         self.layer, self.columns = layer, tuple(columns)
@@ -45,20 +45,20 @@ class Learner(ABC):
 
     @property
     def title(self) -> str:
-        """What to call the layer."""
+        """The layer's name for messages."""
         return f"{type(self.layer).__name__} {self.layer.name!r}"
 
     @property
     def is_given(self) -> bool:
-        """Whether the layer was told what it would learn when it was made."""
+        """Whether the layer was created with its state."""
         return False
 
     @abstractmethod
     def want(self) -> Want:
-        """Return what is to be found."""
+        """Return the needed statistics."""
 
     def limit(self) -> int | None:
-        """Return how many tokens the layer can use; None: all."""
+        """Return the maximum number of tokens of the layer; None: no limit."""
         return None
 
     @abstractmethod
@@ -75,7 +75,7 @@ class _Normalization(Learner):
         return Moments(self.columns)
 
     def learn(self, found: FoundMoments) -> None:
-        # A mean of all values, of a column of numbers, has rows without an axis, as in Keras.
+        # For a mean of all values, a column of numbers has rows without an axis, as in Keras.
         shape = found.mean.shape or ((1,) if self.layer.axis else ())
         mean, variance = found.mean.reshape(shape), found.variance.reshape(shape)
         if not self.layer.built:
@@ -84,11 +84,11 @@ class _Normalization(Learner):
         kept = sorted(axis % axes for axis in self.layer.axis)
         if 0 in kept:
             raise InvalidArgument(
-                f"{self.title} has axis={self.layer.axis}, which is that of the rows, for rows of "
-                f"the shape {shape}. Use axis=-1, or axis=None for one mean of all."
+                f"{self.title} has axis={self.layer.axis}, which is the axis of the rows, for rows "
+                f"of the shape {shape}. Use axis=-1, or axis=None for a single mean."
             )
         reduced = tuple(axis - 1 for axis in range(1, axes) if axis not in kept)
-        total = mean.mean(axis=reduced)  # all places have equally many values
+        total = mean.mean(axis=reduced)  # all positions have the same number of values
         apart = mean - mean.mean(axis=reduced, keepdims=True)
         spread = (variance + np.square(apart)).mean(axis=reduced)
         if tuple(self.layer.adapt_mean.shape) != total.shape:
@@ -121,7 +121,7 @@ class _Lookup(Learner):
         return str(self.layer.output_mode)
 
     def _first(self) -> int:
-        """Return the index of the first token that is learnt."""
+        """Return the index of the first learned token."""
         has_mask = self._special()[0] is not None and self._mode() == "int"
         return int(has_mask) + int(self.layer.num_oov_indices)
 
@@ -136,8 +136,8 @@ class _Lookup(Learner):
             tokens, documents = tokens[: limit - _SPECIAL], documents[: limit - _SPECIAL]
         if not len(tokens):
             raise DataError(
-                f"{self.title} finds no token in the column {self.columns[0]!r} but "
-                f"{', '.join(map(repr, special)) or 'none'}, or max_tokens leaves room for none."
+                f"{self.title} finds no tokens in the column {self.columns[0]!r} other than "
+                f"{', '.join(map(repr, special)) or 'none'}, or max_tokens leaves no room for any."
             )
         weights = None
         if self._mode() == "tf_idf":
@@ -149,8 +149,8 @@ class _Lookup(Learner):
         if kind is not wanted:
             names = {str: "strings", int: "integers"}
             raise InvalidArgument(
-                f"{self.title} takes {names[wanted]}, and the column {self.columns[0]!r} holds "
-                f"{names[kind]}. Cast it before, or use the other lookup."
+                f"{self.title} takes {names[wanted]}, but the column {self.columns[0]!r} holds "
+                f"{names[kind]}. Cast it first, or use the other lookup."
             )
 
     def _kind(self) -> type:
@@ -183,7 +183,7 @@ class _TextVectorization(_Lookup):
         return None if not most else max(most - self._first(), 0) + _SPECIAL
 
     def _special(self) -> tuple[Any, ...]:
-        return ("", "[UNK]")  # Keras's own, which can't be chosen
+        return ("", "[UNK]")  # fixed by Keras
 
     def _mode(self) -> str:
         return str(self._about()["output_mode"])
@@ -212,13 +212,13 @@ class _CategoryEncoding(Learner):
         least, most = found
         if least < 0:
             raise DataError(
-                f"{self.title} encodes integers from 0, and the column {self.columns[0]!r} has "
-                f"{least}. Use an IntegerLookup, which takes any."
+                f"{self.title} encodes integers from 0, but the column {self.columns[0]!r} has "
+                f"{least}. Use an IntegerLookup, which accepts any integer."
             )
         if self.layer.built and most >= self.layer.num_tokens:
             raise InvalidArgument(
-                f"{self.title} is in use with num_tokens={self.layer.num_tokens}, and the column "
-                f"{self.columns[0]!r} has {most}. Adapt it before it is called."
+                f"{self.title} is already in use with num_tokens={self.layer.num_tokens}, but the "
+                f"column {self.columns[0]!r} has {most}. Adapt it before it is called."
             )
         if not self.layer.built:
             self.layer.num_tokens = most + 1
@@ -235,7 +235,7 @@ _LEARNERS: Final = {
 
 
 def learner_class(layer: object) -> type[Learner] | None:
-    """Return what teaches a layer; None for one that can't be taught."""
+    """Return the learner class of a layer, or None if it can't be adapted."""
     keras = sys.modules.get("keras")
     for name, learner in _LEARNERS.items():
         if keras is not None and isinstance(layer, getattr(keras.layers, name)):
@@ -244,23 +244,23 @@ def learner_class(layer: object) -> type[Learner] | None:
 
 
 def learner(layer: object, columns: Sequence[str]) -> Learner:
-    """Return what teaches a layer from columns.
+    """Return the learner of a layer for columns.
 
     Raises
     ------
     InvalidArgument
-        It can't be taught, or was told everything when it was made.
+        The layer can't be adapted, or was created with its state.
     """
     found = learner_class(layer)
     if found is None:
         raise InvalidArgument(
-            f"adapt takes the layers {', '.join(_LEARNERS)} of Keras 3, models of them and "
-            f"keras.utils.FeatureSpace; got {layer!r}."
+            f"adapt supports the Keras 3 layers {', '.join(_LEARNERS)}, models with these layers "
+            f"and keras.utils.FeatureSpace; got {layer!r}."
         )
     made = found(layer, columns)
     if made.is_given:
         raise InvalidArgument(
-            f"{made.title} was given its vocabulary, mean or boundaries when it was made, so there "
-            "is nothing to learn. Make it without."
+            f"{made.title} was created with its vocabulary, mean or boundaries, so there is "
+            "nothing to learn. Create it without them."
         )
     return made

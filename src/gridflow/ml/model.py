@@ -1,6 +1,6 @@
-"""A trained model in the driver: to load, to save, to apply to DataFrames.
+"""A trained model in the driver: load it, save it, apply it to DataFrames.
 
-The driver itself doesn't import TensorFlow for it; who loads the model does.
+The driver doesn't import TensorFlow for this, except to load the model.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class TrainedModel(KerasFile):
     Parameters
     ----------
     header : mapping
-        What `gridflow._keras.results.pack` returned for it.
+        The result of `gridflow._keras.results.pack`.
     folder : Path
-        Where its file lies.
+        Folder of its file.
 
     Attributes
     ----------
     path : Path
         The ``.keras`` file.
     header : dict
-        What was given.
+        The header.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""How a model comes to Spark's Python workers: once to each host, read by those who lack it."""
+"""Sends a model to Spark's Python workers, once to each host."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gridflow._launch.spark.session import classic_context
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Up to this size it travels with the function itself: both of the ways below cost a job more.
+#: Up to this size it is sent with the function itself: both ways below cost more.
 _INLINE_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Bytes that a function of Spark brings along.
+    """Bytes sent along with a Spark function.
 
     Attributes
     ----------
     key : str
-        Says what is inside: equal for equal bytes.
+        Identifies the content: equal for equal bytes.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Parcel:
     _file: str | None = None
 
     def open(self) -> bytes:
-        """Return the bytes; in a Python worker of Spark, or where the parcel was made."""
+        """Return the bytes, in a Spark Python worker or where the parcel was created."""
         if self._inline is not None:
             return self._inline
         if self._broadcast is not None:
@@ -48,8 +48,8 @@ class Parcel:
 def send(content: bytes, spark: SparkSession) -> Parcel:
     """Return a parcel that the session's workers can open.
 
-    A broadcast where there is a SparkContext, as its bytes are read only when they are asked for,
-    and removed with the function. Over Spark Connect it is an artifact of the session.
+    A broadcast if there is a SparkContext, because its bytes are read only on demand and removed
+    with the function. Over Spark Connect, an artifact of the session.
     """
     key = hashlib.sha256(content).hexdigest()
     if len(content) <= _INLINE_BYTES:
@@ -67,13 +67,13 @@ def send(content: bytes, spark: SparkSession) -> Parcel:
 def zipped(folder: Path) -> bytes:
     """Return a folder as one file."""
     written = io.BytesIO()
-    with zipfile.ZipFile(written, "w") as archive:  # weights can't be compressed to speak of
+    with zipfile.ZipFile(written, "w") as archive:  # weights hardly compress
         for path in sorted(folder.rglob("*")):
             archive.write(path, path.relative_to(folder))
     return written.getvalue()
 
 
 def unzip(content: bytes, folder: Path) -> None:
-    """Write a folder that `zipped` read."""
+    """Extract the result of `zipped` to a folder."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         archive.extractall(folder)

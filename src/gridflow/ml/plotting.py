@@ -1,4 +1,4 @@
-"""Learning curves. Needs matplotlib, which nothing else here does."""
+"""Learning curves. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def learning_curve(history: Mapping[str, Sequence[float]]) -> Figure:
         ) from error
 
     class LearningCurve(Figure):  # type: ignore[misc]
-        """A figure that a notebook shows without being told how."""
+        """A figure with its own notebook representation."""
 
         def _repr_png_(self) -> bytes:
             content = io.BytesIO()
@@ -54,7 +54,7 @@ def learning_curve(history: Mapping[str, Sequence[float]]) -> Figure:
 
     panels = list(dict.fromkeys(name.removeprefix(_VALIDATION) for name in history))
     width, height = _INCHES
-    # Not by pyplot, which would keep it, and show it a second time in a notebook.
+    # Without pyplot, which would keep it and show it twice in a notebook.
     figure: Any = LearningCurve(figsize=(width * len(panels), height), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

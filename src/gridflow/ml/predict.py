@@ -140,7 +140,8 @@ def _slots(
         return dict(given.inputs)
     if isinstance(inputs, str) or not all(isinstance(name, str) for name in inputs):
         raise InvalidArgument(
-            f"inputs= is a list of the inputs' names, or maps them to shapes; got {inputs!r}."
+            "inputs= must be a list of input names, or a mapping of names to shapes; got "
+            f"{inputs!r}."
         )
     shapes = inputs if isinstance(inputs, Mapping) else {}
     said = {name: _shape(name, shape) for name, shape in shapes.items()}
@@ -159,7 +160,7 @@ def _slots(
             )
             if not fits:
                 raise InvalidArgument(
-                    f"inputs= says {Slot(shape)} of {name!r}, and the model takes {own}."
+                    f"inputs= sets the shape {Slot(shape)} for {name!r}, but the model takes {own}."
                 )
         slots[name] = own if shape is None else Slot(shape, own.dtype)
     return slots
@@ -171,20 +172,20 @@ def _shape(name: str, shape: Any) -> tuple[int | None, ...]:
     )
     if not is_shape:
         raise InvalidArgument(
-            f"inputs= gives the shape of a row as whole numbers, (28, 28) or () for one number; "
-            f"got {shape!r} for {name!r}."
+            "inputs= must give the shape of a row as whole numbers, such as (28, 28), or () for "
+            f"one number; got {shape!r} for {name!r}."
         )
     return tuple(shape)
 
 
 def _chosen(given: Servable, outputs: Any) -> tuple[dict[str, DataType], bool]:
-    """Return the types of the outputs that are asked for, and whether they make a struct."""
+    """Return the types of the requested outputs, and whether they form a struct."""
     from pyspark.sql.types import DataType, StructType
 
     if given.kind == "function":
         if not isinstance(outputs, str | DataType):
             raise InvalidArgument(
-                "for a function outputs= is the Spark type of what it gives, 'float', "
+                "for a function, outputs= must be the Spark type of its result, such as 'float', "
                 f"'array<float>' or 'struct<label: int, p: float>'; got {outputs!r}."
             )
         kind = _data_type(outputs)
@@ -199,8 +200,8 @@ def _chosen(given: Servable, outputs: Any) -> tuple[dict[str, DataType], bool]:
         names = list(outputs)
     else:
         raise InvalidArgument(
-            "outputs= is the name of an output, a list of names, or maps them to Spark types; got "
-            f"{outputs!r}."
+            "outputs= must be the name of an output, a list of names, or a mapping of names to "
+            f"Spark types; got {outputs!r}."
         )
     servable.check_names("output", names, given.outputs)
     types = outputs if isinstance(outputs, Mapping) else {}
@@ -217,7 +218,7 @@ def _data_type(kind: str | DataType) -> DataType:
     try:
         return DataType.fromDDL(kind)
     except PySparkException as error:
-        raise InvalidArgument(f"{kind!r} in outputs= is not a type of Spark: {error}") from error
+        raise InvalidArgument(f"{kind!r} in outputs= is not a Spark type: {error}") from error
 
 
 def _return_type(kinds: Mapping[str, DataType], is_struct: bool) -> DataType:
@@ -229,7 +230,7 @@ def _return_type(kinds: Mapping[str, DataType], is_struct: bool) -> DataType:
 
 
 def _made(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> Any:
-    """Return Spark's function: of Arrow's arrays, or before Spark 4.1 of pandas' columns."""
+    """Return Spark's function, of Arrow arrays, or before Spark 4.1 of pandas columns."""
     import pyarrow as pa
     from pyspark.sql import functions
 
@@ -243,7 +244,7 @@ def _made(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> An
         unpacked = (tuple(packing.unpacked(column) for column in batch) for batch in columns)
         return predictions(model, unpacked, batch_size, nulls)
 
-    # As objects: the names of types in this module mean nothing to Spark.
+    # As objects: Spark can't resolve this module's type names.
     from collections.abc import Iterator as It
 
     predict.__annotations__ = {"batches": It[tuple[pa.Array, ...]], "return": It[pa.Array]}
@@ -251,7 +252,7 @@ def _made(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> An
 
 
 def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend: Any) -> Any:
-    """Return Spark's function, which from now on looks at the columns it is given at the call."""
+    """Return Spark's function with a check of its columns at the call."""
     from pyspark.sql import functions
 
     from gridflow._launch.spark.session import worker_environment
@@ -259,7 +260,7 @@ def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend
     takes_arrow = hasattr(functions, "arrow_udf")
     variables = {} if backend is None else {backends.KERAS_VARIABLE: backend}
 
-    @functools.wraps(made)  # with its attributes: spark.udf.register() takes it, too
+    @functools.wraps(made)  # with its attributes, for spark.udf.register()
     def predict(*columns: Any, **by_input: Any) -> Any:
         given = arranged(columns, by_input, inputs)
         if len(given) == len(inputs) and takes_arrow and packing.can_pack(spark):
@@ -282,19 +283,19 @@ def arranged(
     Raises
     ------
     InvalidArgument
-        They don't fit the inputs.
+        They don't match the inputs.
     """
-    if not inputs:  # a function that is yet to be made
+    if not inputs:  # a function that isn't created yet
         if by_input or not columns:
             raise InvalidArgument(
-                "give at least one column, in the order of the function's parameters; names need "
+                "pass at least one column, in the order of the function's parameters; names need "
                 "inputs=."
             )
         return columns
     names = ", ".join(repr(name) for name in inputs)
     if columns and by_input:
         raise InvalidArgument(
-            f"give the model's columns in the order of its inputs ({names}) or all by name; got "
+            f"pass the model's columns in the order of its inputs ({names}) or all by name; got "
             f"{len(columns)} in order and {', '.join(map(repr, by_input))} by name."
         )
     if by_input:

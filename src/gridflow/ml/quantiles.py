@@ -1,9 +1,10 @@
-"""Quantiles of more values than fit into memory, with a bound of their error.
+"""Quantiles of more values than fit into memory, with bounded error.
 
-Sorted buffers of equal size; two of one weight become one of twice the weight, by every other
-value: Manku, Rajagopalan and Lindsay, "Approximate medians and other quantiles in one pass and with
-limited memory" (1998). Each such step adds at most half a weight to the error of a rank, so all of
-them add ``levels / (2 * size)`` of the values. The jar does the same (``Sketch.java``).
+Uses sorted buffers of equal size; two of one weight are merged into one of twice the weight, taking
+every other value: Manku, Rajagopalan and Lindsay, "Approximate medians and other quantiles in one
+pass and with limited memory" (1998). Each such step adds at most half a weight to the error of a
+rank, so all of them add ``levels / (2 * size)`` of the values. The jar does the same
+(``Sketch.java``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Values in a buffer, by the error that is allowed. For 24 levels, 10^11 values in a partition and
-#: more, it takes three quarters of it.
+#: Values in a buffer, by the allowed error. With 24 levels, for 10^11 values in a partition and
+#: more, it uses three quarters of the error.
 _SIZE: Final = 16
-#: Values that a partition hands over, by that error: they take an eighth of it.
+#: Values that a partition returns, by the allowed error: they use an eighth of it.
 _POINTS: Final = 4
 
 
@@ -29,7 +30,7 @@ class Sketch:
     Parameters
     ----------
     error : float
-        By how much the rank of a quantile may be wrong, as a part of all values.
+        The allowed error of a quantile's rank, as a fraction of all values.
     """
 
     def __init__(self, error: float) -> None:
@@ -40,7 +41,7 @@ class Sketch:
         self._offset = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Take values into account; NaN is the greatest."""
+        """Add values; NaN is the greatest."""
         self._new.append(values.astype(np.float32).ravel())
         self._waiting += self._new[-1].size
         if self._waiting < self._size:
@@ -57,13 +58,13 @@ class Sketch:
                 self._levels[level] = buffer
                 return
             self._levels[level] = None
-            # From the first and from the second in turn, so that the errors go both ways.
+            # Alternate the starting value, so that errors cancel out.
             buffer = np.sort(np.concatenate([there, buffer]))[self._offset :: 2]
             self._offset = 1 - self._offset
         self._levels.append(buffer)
 
     def state(self) -> bytes:
-        """Return how many values there were, and some that stand for as many each."""
+        """Return the number of values, and samples that represent the same number each."""
         parts = [*self._new, *(each for each in self._levels if each is not None)]
         weights = [1] * len(self._new)
         weights += [1 << i for i, each in enumerate(self._levels) if each is not None]
@@ -79,7 +80,7 @@ class Sketch:
 
 
 def boundaries(states: Sequence[bytes], bins: int) -> list[float]:
-    """Return the values that part those of all partitions into bins of equal size."""
+    """Return the boundaries of equal-sized bins over all partitions."""
     values, weights = [np.zeros(0, np.float32)], [np.zeros(0)]
     for state in states:
         if state:
@@ -94,7 +95,7 @@ def boundaries(states: Sequence[bytes], bins: int) -> list[float]:
 
 
 def _at(values: np.ndarray, weights: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Return the values at ranks, where each value counts as often as its weight says."""
+    """Return the values at ranks, with each value repeated by its weight."""
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(weights[order])
     places = np.searchsorted(ends, ranks * (1 - 1e-12))

@@ -1,4 +1,4 @@
-"""What is given to `predict_udf`, in the driver: what it is, what it takes and gives, its bytes."""
+"""Models for `predict_udf`, in the driver: their kind, inputs and outputs, and bytes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from gridflow.ml.model_broadcast import zipped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: What TensorFlow Serving calls when nothing is said, and Keras's export writes.
+#: The default signature of TensorFlow Serving and of Keras's export.
 _DEFAULT_SIGNATURE: Final = "serving_default"
 _SAVED_MODEL_FILE: Final = "saved_model.pb"
 
 
 @dataclass(frozen=True)
 class Servable:
-    """A model, or a function that makes one, ready to be sent.
+    """A model, or a function that creates one, ready to be sent.
 
     Attributes
     ----------
     kind : str
-        As of `gridflow.ml.serving.ServedModel`, as are all but the following.
+        As in `gridflow.ml.serving.ServedModel`, like all but the following.
     content : bytes
     inputs, outputs : dict of str to Slot
-        In the model's own order; none where it doesn't say.
+        In the model's own order; empty if unknown.
     """
 
     kind: str
@@ -55,14 +55,14 @@ def of(
     signature: str | None,
     backend: str | None,
 ) -> Servable:
-    """Return what was given as something that can be sent.
+    """Convert the argument of `predict_udf` to a servable.
 
     Raises
     ------
     InvalidArgument
-        It is nothing that predicts, or can't be saved or read.
+        It isn't a model or a supported function, or can't be saved or read.
     GridflowError
-        A file that can't be read here.
+        A file can't be read here.
     """
     from gridflow._keras import results
 
@@ -89,7 +89,7 @@ def of(
 
 
 def _of_file(content: bytes, header: Mapping[str, Any], options: dict[str, Any]) -> Servable:
-    """Return a ``.keras`` file that says what it holds."""
+    """Return the servable of a ``.keras`` file with a header."""
     if not header["inputs"] or not header["outputs"]:
         return _of_undeclared(content, header["kind"], options)
     dtypes = header.get("dtypes", {})
@@ -114,7 +114,7 @@ def _of_file(content: bytes, header: Mapping[str, Any], options: dict[str, Any])
 
 
 def _of_object(model: Any, options: dict[str, Any]) -> Servable:
-    """Return a model of Keras of this process; classes of its own go with it."""
+    """Return the servable of a Keras model in this process, with its custom classes."""
     from gridflow._keras import results
 
     own = {
@@ -137,12 +137,12 @@ def _of_object(model: Any, options: dict[str, Any]) -> Servable:
 
 
 def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
-    """Return a subclassed model: what it takes is what it was built with, what it gives is tried.
+    """Return the servable of a subclassed model; its outputs are found by a test prediction.
 
     Raises
     ------
     InvalidArgument
-        It has never been built, or can't predict rows of zeros.
+        It was never built, or can't predict rows of zeros.
     """
     from gridflow._keras import results
 
@@ -151,12 +151,13 @@ def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servab
         header = {"kind": kind, "files": ["model.keras"]}
         model = results.unpack(header, folder, {**options, "compile": False})
     hint = (
-        "Give it as a SavedModel, whose signature says so: model.export(path), predict_udf(path)."
+        "Pass it as a SavedModel, whose signature declares them: model.export(path), "
+        "predict_udf(path)."
     )
     shapes = (model.get_build_config() or {}).get("input_shape")
     if shapes is None:
         raise InvalidArgument(
-            f"{type(model).__name__} doesn't say what inputs it takes: it was never called, or has "
+            f"the inputs of {type(model).__name__} are unknown: it was never called, or has "
             f"several arguments. {hint}"
         )
     structure, named = "one", {"input": shapes}
@@ -176,8 +177,8 @@ def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servab
         found = model.predict_on_batch(zeros)
     except Exception as error:
         raise InvalidArgument(
-            f"{type(model).__name__} doesn't say what it gives, and can't predict two rows of "
-            f"zeros to show it: {error} {hint}"
+            f"the outputs of {type(model).__name__} are unknown, and it can't predict two rows of "
+            f"zeros: {error} {hint}"
         ) from error
     if isinstance(found, list | tuple):
         found = {f"output_{i}": value for i, value in enumerate(found)}
@@ -215,7 +216,7 @@ def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Serva
         return _of_object_file(content, _flavour_of_file(place), options)
     if not place.exists():
         raise InvalidArgument(
-            f"there is no {path}: neither a .keras file nor a SavedModel's folder."
+            f"{path} doesn't exist; it must be a .keras file or a SavedModel's folder."
         )
     what = f"a folder without {_SAVED_MODEL_FILE}" if place.is_dir() else "not a .keras file"
     raise InvalidArgument(
@@ -225,7 +226,7 @@ def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Serva
 
 
 def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
-    """Return a ``.keras`` file, read once to see what it takes and gives."""
+    """Return the servable of a ``.keras`` file, loaded once to find inputs and outputs."""
     from gridflow._keras import results
 
     with temporary_folder("gridflow-model-") as folder:
@@ -236,12 +237,12 @@ def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Serva
 
 
 def _flavour_of_file(path: Path) -> str:
-    """Return which Keras wrote a ``.keras`` file.
+    """Return the Keras flavour of a ``.keras`` file.
 
     Raises
     ------
     InvalidArgument
-        None did.
+        It isn't a ``.keras`` file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -265,7 +266,7 @@ def _of_saved_model(folder: Path, signature: str | None) -> Servable:
         (graph for graph in read.meta_graphs if "serve" in graph.meta_info_def.tags),
         read.meta_graphs[0],
     )
-    # What begins with two underscores is TensorFlow's own.
+    # Names with two leading underscores are TensorFlow's own.
     there = {name: each for name, each in graph.signature_def.items() if not name.startswith("__")}
     name = signature or (_DEFAULT_SIGNATURE if len(there) != 1 else next(iter(there)))
     if name not in there:
@@ -281,8 +282,8 @@ def _of_saved_model(folder: Path, signature: str | None) -> Servable:
     for key, info in there[name].inputs.items():
         if not (info.tensor_shape.unknown_rank or info.tensor_shape.dim):
             raise InvalidArgument(
-                f"the input {key!r} of the signature {name!r} takes one value and no rows, so no "
-                "column can feed it. Export a signature with that value fixed."
+                f"the input {key!r} of the signature {name!r} takes a single value instead of "
+                "rows, so it can't be fed from a column. Export a signature with a fixed value."
             )
     options = {"signature": name, "tags": list(graph.meta_info_def.tags)}
     return Servable(
@@ -293,7 +294,8 @@ def _of_saved_model(folder: Path, signature: str | None) -> Servable:
 def _slot_of_tensor(name: str, info: Any, tf: Any) -> Slot:
     if info.WhichOneof("encoding") != "name":
         raise InvalidArgument(
-            f"the tensor {name!r} of the SavedModel is sparse or ragged, which no column can be."
+            f"the tensor {name!r} of the SavedModel is sparse or ragged, which isn't supported for "
+            "columns."
         )
     dtype = tf.dtypes.as_dtype(info.dtype).name
     if info.tensor_shape.unknown_rank:
@@ -303,12 +305,12 @@ def _slot_of_tensor(name: str, info: Any, tf: Any) -> Slot:
 
 
 def _fetched(url: str, folder: Path) -> Path:
-    """Copy a model from a file system that pyarrow knows: file, hdfs, s3, gs.
+    """Copy a model from a file system that pyarrow supports: file, hdfs, s3, gs.
 
     Raises
     ------
     InvalidArgument
-        It isn't there, or can't be read.
+        It doesn't exist or can't be read.
     """
     from pyarrow import ArrowException, fs
 
@@ -321,12 +323,12 @@ def _fetched(url: str, folder: Path) -> Path:
 
 
 def check_names(what: str, given: Iterable[str], there: Iterable[str]) -> None:
-    """Refuse names that a model doesn't have.
+    """Reject names that a model doesn't have.
 
     Raises
     ------
     InvalidArgument
-        With those that it has.
+        Lists the existing names.
     """
     names = list(there)
     for name in given:

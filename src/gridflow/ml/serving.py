@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from gridflow.ml.columns import Slot
     from gridflow.ml.model_broadcast import Parcel
 
-    #: Takes the inputs in order, gives the outputs by name.
+    #: Takes the inputs in order, returns the outputs by name.
     Predict = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]
 
-#: Models that a Python worker keeps, which lives on from task to task. A query may use several.
+#: Models that a Python worker keeps across tasks. A query may use several.
 _KEPT: Final = 3
 _loaded: OrderedDict[tuple[Any, ...], Predict] = OrderedDict()
 _lock: Final = threading.Lock()
-#: What this process was told of GPUs; CUDA looks only once.
+#: The GPUs made visible to this process; CUDA checks only once.
 _shown: Final[list[str]] = []
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a Python worker has to know of a model.
+    """A model as sent to a Python worker.
 
     Attributes
     ----------
@@ -58,17 +58,17 @@ class ServedModel:
     outputs : tuple of str
         Names of all outputs, in order.
     chosen : dict of str to pyarrow.DataType
-        The outputs that are asked for, and the types of their columns.
+        The requested outputs, and the types of their columns.
     is_struct : bool
-        Whether they are the fields of one column.
+        Whether they are the fields of one struct column.
     options : bytes
-        Pickled: by which arguments it is read.
+        Pickled arguments for loading.
     backend : str or None
         Of Keras 3.
     arguments : tuple of str
         The inputs in the model's own order.
     structure : str
-        How a Keras model takes them: ``"one"``, ``"list"`` or ``"dict"``.
+        How a Keras model takes its inputs: ``"one"``, ``"list"`` or ``"dict"``.
     """
 
     kind: str
@@ -86,15 +86,15 @@ class ServedModel:
 def predictions(
     model: ServedModel, batches: Iterator[Any], batch_size: int, nulls: str
 ) -> Iterator[pa.Array]:
-    """Yield a column of predictions for each batch of columns, row by row the same order.
+    """Yield a column of predictions for each batch of columns, in the same order of rows.
 
     Parameters
     ----------
     model : ServedModel
     batches : iterator of pyarrow.Array or tuple of them
-        As Spark gives them: a tuple where there are several columns.
+        As passed by Spark: a tuple if there are several columns.
     batch_size : int
-        Rows that the model is given at once, at most.
+        Maximum rows per call of the model.
     nulls : {"error", "null"}
     """
     with _device(model.kind) as device:
@@ -126,7 +126,9 @@ def _predicted(
         for name, kind in model.chosen.items():
             if name not in outputs:
                 there = ", ".join(repr(each) for each in outputs)
-                raise InvalidArgument(f"the model gave no output {name!r}; it gave {there}.")
+                raise InvalidArgument(
+                    f"the model returned no output {name!r}; it returned {there}."
+                )
             part = arrow.to_column(outputs[name], kind, name)
             if len(part) != len(given[0]):
                 raise DataError(
@@ -167,7 +169,7 @@ def _inputs(model: ServedModel, columns: Sequence[pa.Array]) -> list[np.ndarray]
 
 
 def _load(model: ServedModel, device: int | None) -> Predict:
-    """Return the model's function; loaded by the first task of a worker that needs it."""
+    """Return the model's predict function; the first task of a worker loads it."""
     named = (*model.inputs, *(model.chosen if model.kind == "function" else ()))
     key = (model.parcel.key, model.kind, model.options, model.backend, named, device)
     with _lock:
@@ -187,7 +189,7 @@ def _load_keras(model: ServedModel, device: int | None) -> Predict:
     _choose_backend(model)
     header = {"kind": model.kind, "files": ["model.keras"]}
     scope = _scope(model.kind, device)
-    with scope(), temporary_folder("gridflow-model-") as folder:  # goes even if Spark kills us
+    with scope(), temporary_folder("gridflow-model-") as folder:  # removed even after a kill
         (folder / "model.keras").write_bytes(model.parcel.open())
         loaded = results.unpack(header, folder, cloudpickle.loads(model.options))
     names = list(model.inputs)
@@ -218,7 +220,7 @@ def _load_saved_model(model: ServedModel, device: int | None) -> Predict:
     names = list(model.inputs)
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
-        _ = loaded  # whose variables and tables live as long as it does
+        _ = loaded  # keeps its variables and tables alive
         with scope():
             tensors = {name: tf.constant(array) for name, array in zip(names, given, strict=True)}
             return {name: value.numpy() for name, value in function(**tensors).items()}
@@ -232,12 +234,12 @@ def _load_function(model: ServedModel, device: int | None) -> Predict:
     function = cloudpickle.loads(model.parcel.open())()
     if not callable(function):
         raise InvalidArgument(
-            f"the function given to predict_udf returned {type(function).__name__}; it makes the "
-            "function that predicts, and returns that."
+            f"the function passed to predict_udf returned {type(function).__name__}; it must "
+            "return a predict function."
         )
     parameters = list(inspect.signature(function).parameters.values())
     takes_any = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
-    _ = device  # it sees no other
+    _ = device  # no other device is visible
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
         if not takes_any and len(given) != len(parameters):
@@ -259,7 +261,7 @@ _LOADERS: Final = {
 
 
 def _by_name(found: Any) -> Any:
-    """Return rows of dicts, which a function may give, as a dict of arrays."""
+    """Convert a list of dicts, which a function may return, to a dict of arrays."""
     if isinstance(found, list) and found and isinstance(found[0], dict):
         return {name: np.asarray([row[name] for row in found]) for name in found[0]}
     return found
@@ -276,18 +278,18 @@ def _named(found: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _padded(array: np.ndarray, most: int) -> np.ndarray:
-    """Return the rows, the last one repeated up to a power of two: few sizes to compile for."""
+    """Pad the rows to a power of two by repeating the last one: fewer sizes to compile."""
     more = min(1 << (len(array) - 1).bit_length(), most) - len(array)
     return np.concatenate([array, np.repeat(array[-1:], more, axis=0)]) if more else array
 
 
 def _choose_backend(model: ServedModel) -> None:
-    """Let Keras 3 be imported with the model's backend.
+    """Import Keras 3 with the model's backend.
 
     Raises
     ------
     GridflowError
-        Another task of this worker has imported it with another one.
+        Another task of this worker has imported it with another backend.
     """
     if model.backend is None:
         return
@@ -297,30 +299,31 @@ def _choose_backend(model: ServedModel) -> None:
             importlib.import_module("keras")
         except ModuleNotFoundError as error:
             raise MissingDependency(
-                f"the model predicts with {model.backend}, and the executors' Python has no "
-                f"{error.name}: pip install 'gridflow[{model.backend}]'."
+                f"the model needs {model.backend}, but the executors' Python has no {error.name}: "
+                f"pip install 'gridflow[{model.backend}]'."
             ) from error
     there = sys.modules["keras"].config.backend()
     if there != model.backend:
         raise GridflowError(
-            f"Keras runs on {there} in this Python worker of Spark, and the model needs "
-            f"{model.backend}. Give backend={there!r} to predict_udf if the model runs on it, or "
+            f"Keras runs on {there} in this Spark Python worker, but the model needs "
+            f"{model.backend}. Pass backend={there!r} to predict_udf if the model supports it, or "
             f"start the application with spark.executorEnv.{KERAS_VARIABLE}={model.backend}."
         )
 
 
 @contextlib.contextmanager
 def _device(kind: str) -> Iterator[int | None]:
-    """Give the place of the task's GPU among those of this process; None: no GPU.
+    """Yield the index of the task's GPU among those of this process; None: no GPU.
 
-    A Python worker of Spark serves tasks with different GPUs, while CUDA looks at its variables
-    once. So the process sees all GPUs of its host, with memory taken as it is needed, and each
-    task's model is loaded onto the task's own. A function can't be told, so it sees that one alone.
+    A Spark Python worker serves tasks with different GPUs, but CUDA reads its variables only once.
+    So the process sees all GPUs of its host, with memory allocated on demand, and each task's model
+    is loaded onto the task's GPU. A function can't be told which one to use, so it sees only that
+    GPU.
 
     Raises
     ------
     GridflowError
-        The GPU isn't there; or another one was shown to this process before.
+        The GPU doesn't exist, or this process already uses another one.
     """
     from pyspark import TaskContext
 
@@ -329,7 +332,7 @@ def _device(kind: str) -> Iterator[int | None]:
     addresses = granted.addresses if granted is not None else []
     first = devices.first_environment()
     if not addresses:
-        if VISIBLE not in first:  # else whoever started the executors has chosen
+        if VISIBLE not in first:  # otherwise chosen when the executors were started
             os.environ[VISIBLE] = "-1"
         yield None
         return
@@ -347,8 +350,8 @@ def _device(kind: str) -> Iterator[int | None]:
     own = devices.visible(every, addresses[0])
     if len(own) != 1 or own[0] not in seen:
         raise GridflowError(
-            f"Spark gave this task the GPU {addresses[0]}, which its host doesn't have or hides: "
-            f"there are {', '.join(str(device.index) for device in seen) or 'none'}."
+            f"Spark assigned the GPU {addresses[0]} to this task, but its host doesn't have or "
+            f"hides it: there are {', '.join(str(device.index) for device in seen) or 'none'}."
         )
     _show(",".join(str(device.index) for device in seen))
     yield seen.index(own[0])
@@ -364,16 +367,16 @@ def _every_gpu() -> list[devices.Device]:
 def _show(gpus: str) -> None:
     if _shown and _shown[0] != gpus:
         raise GridflowError(
-            f"this Python worker of Spark was shown the GPU {_shown[0]} for another task, and "
-            f"can't change to {gpus} any more. Start the application with "
-            "spark.python.worker.reuse=false, or with one GPU for each executor."
+            f"this Spark Python worker already uses the GPU {_shown[0]} for another task and can't "
+            f"change to {gpus}. Start the application with spark.python.worker.reuse=false, or "
+            "with one GPU for each executor."
         )
     _shown[:] = [gpus]
     os.environ[VISIBLE] = gpus
 
 
 def _scope(kind: str, device: int | None) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what puts a model, and what it computes, onto a GPU."""
+    """Return a context that places a model and its computations on a GPU."""
     if device is None:
         return contextlib.nullcontext
     if kind == "keras":

@@ -1,6 +1,6 @@
-"""What layers want to know of a DataFrame's columns, and what is found: no Spark, no Keras.
+"""The statistics that layers need of a DataFrame's columns, and their results.
 
-Equal wants are found once, however many layers have them.
+Imports neither Spark nor Keras. Equal wants are computed once, however many layers have them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and variance at each place of a row: of one column, or of several side by side."""
+    """Mean and variance at each position of a row, of one column or several combined."""
 
     columns: tuple[str, ...]
 
 
 class FoundMoments(NamedTuple):
-    """Of rows without nulls; the arrays have the shape of a row, () for a column of numbers."""
+    """Over rows without nulls; the arrays have the shape of a row, () for a column of numbers."""
 
     rows: int
     mean: np.ndarray
@@ -35,12 +35,12 @@ class Vocabulary:
     ----------
     column : str
     needs_documents : bool
-        Whether it is wanted in how many rows each token is.
+        Whether to count the rows in which each token occurs.
     is_text : bool
-        Whether the column's strings are to be cut into tokens as the next three say it.
+        Whether to split the column's strings into tokens, as the next three attributes say.
     standardize, split : str, function or None
     ngrams : tuple of int or None
-        As of ``keras.layers.TextVectorization``.
+        As in ``keras.layers.TextVectorization``.
     """
 
     column: str
@@ -52,9 +52,9 @@ class Vocabulary:
 
 
 class FoundVocabulary(NamedTuple):
-    """The most frequent first; of equally frequent ones the greater.
+    """Tokens by decreasing frequency; ties by decreasing value.
 
-    ``counts`` are occurrences, ``documents`` the rows that a token occurs in, ``rows`` all rows.
+    ``counts`` are occurrences, ``documents`` the rows in which a token occurs, ``rows`` all rows.
     """
 
     tokens: np.ndarray
@@ -65,9 +65,9 @@ class FoundVocabulary(NamedTuple):
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Values that part a column's into ``bins`` of equal size, but for an error of their ranks.
+    """Boundaries of ``bins`` of equal size, up to an error of their ranks.
 
-    The error is a part of all values.
+    The error is a fraction of all values.
     """
 
     column: str
@@ -86,5 +86,5 @@ Want = Moments | Vocabulary | Quantiles | Extremes
 
 
 def columns_of(want: Want) -> tuple[str, ...]:
-    """Return the columns that a want is about."""
+    """Return the columns of a want."""
     return want.columns if isinstance(want, Moments) else (want.column,)

@@ -1,11 +1,11 @@
-"""Aggregates inside Spark's Python workers: a part for each partition.
+"""Aggregates in Spark's Python workers, one part per partition.
 
-The jar makes the same parts of plain columns (`gridflow.ml.counting`, ``io.gridflow.adapt``): what
-is changed here is to be changed there.
+The jar computes the same parts for plain columns (`gridflow.ml.counting`, ``io.gridflow.adapt``):
+change both together.
 
-Texts are cut into tokens by Arrow's functions where they do the same as TensorFlow's, which
-``keras.layers.TextVectorization`` uses (both have RE2 and ASCII's letters and spaces), and by
-TensorFlow's where a user's function is part of it.
+Texts are split into tokens with Arrow's functions if they work like TensorFlow's, which
+``keras.layers.TextVectorization`` uses (both use RE2, and ASCII letters and spaces), and with
+TensorFlow's if a custom function is involved.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from gridflow.ml.statistics import Want
 
-#: That of ``keras.layers.TextVectorization``.
+#: The pattern of ``keras.layers.TextVectorization``.
 _PUNCTUATION: Final = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
-#: Tokens that a worker holds before it hands them over, and those that it counts at once.
+#: Tokens that a worker holds before it returns them, and those that it counts at once.
 _MOST_TOKENS: Final = 1 << 20
 _MOST_PLAIN: Final = 1 << 17
 _NO_LENGTHS: Final = np.ones(0, np.int64)
@@ -46,7 +46,7 @@ PART: Final = pa.schema(
 
 
 def parts(wants: Sequence[Want], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what a partition has of each want, by the wants' numbers.
+    """Yield a partition's parts of each want, by the wants' numbers.
 
     The columns of the batches are those of the wants, in order.
     """
@@ -64,30 +64,30 @@ def parts(wants: Sequence[Want], batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 class _Gathering:
-    """What a partition has of one want; this one: the least and the greatest value."""
+    """A partition's part of a want; this class: minimum and maximum."""
 
     def __init__(self, place: int, want: Want) -> None:
         self.rows, self.place, self.want = 0, place, want
         self._found: list[int] = []
 
     def add(self, column: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Take rows without nulls into account, and yield what has become too much to be held."""
+        """Add rows without nulls; yield what has become too large to hold."""
         found = pc.min_max(_flat(column)[0])
         self._found += [found["min"].as_py(), found["max"].as_py()]
         self._found = [min(self._found), max(self._found)]
         return iter(())
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is held."""
+        """Yield what is still held."""
         return iter(())
 
     def state(self) -> bytes:
-        """Return what is no token."""
+        """Return the part that isn't tokens."""
         return np.asarray(self._found, np.int64).tobytes()
 
 
 def extremes(states: Sequence[bytes]) -> tuple[int, int]:
-    """Return the least and the greatest value of all partitions."""
+    """Return minimum and maximum over all partitions."""
     found = np.concatenate([np.frombuffer(state, np.int64) for state in states])
     return int(found.min()), int(found.max())
 
@@ -119,7 +119,7 @@ class _Moments(_Gathering):
 
 
 def want_name(want: Want) -> str:
-    """Return what to call the column of a want."""
+    """Return the name of a want's column for messages."""
     return ", ".join(columns_of(want))
 
 
@@ -132,7 +132,7 @@ def _gathering(place: int, want: Want) -> _Gathering:
 
 
 def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
-    """Return all tokens of a column without nulls, one after the other, and how many each row has.
+    """Return all tokens of a column without nulls, and the number per row.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
 
 
 def _flat(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return all items of a column of arrays, and how many each row has."""
+    """Return all items of a column of arrays, and the number per row."""
     lengths = np.ones(len(column), np.int64)
     while is_list(column.type):
         inner = pc.list_value_length(column).to_numpy(zero_copy_only=False)
@@ -158,7 +158,7 @@ def _flat(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _cut(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.ndarray]:
-    """Cut texts first, and standardise each word once: no standard way touches spaces."""
+    """Split texts first, and standardise each word once: standardisation never changes spaces."""
     if want.split == "character" or want.split is None:
         texts = _standard(texts, want.standardize)
     if want.split is None:
@@ -172,7 +172,7 @@ def _cut(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.ndarray]:
     if want.split != "character":
         coded = words.dictionary_encode()
         words = _standard(coded.dictionary, want.standardize).take(coded.indices)
-    # Arrow sees an empty word before leading and after trailing spaces; some were punctuation.
+    # Arrow returns an empty word before leading and after trailing spaces, or for punctuation.
     is_word = pc.not_equal(words, "").to_numpy(zero_copy_only=False)
     if not is_word.all():
         owners = np.repeat(np.arange(len(lengths)), lengths)[is_word]
@@ -192,7 +192,7 @@ def _standard(texts: pa.Array, how: str | None) -> pa.Array:
 def _grams(
     words: pa.Array, lengths: np.ndarray, widths: tuple[int, ...] | None
 ) -> tuple[pa.Array, np.ndarray]:
-    """Return the runs of so many words instead of words; the order within a row is of no matter."""
+    """Return n-grams instead of words; the order within a row doesn't matter."""
     if widths is None:
         return words, lengths
     ends = np.cumsum(lengths)
@@ -241,7 +241,7 @@ def _cut_by_tensorflow(texts: pa.Array, want: Vocabulary) -> tuple[pa.Array, np.
 
 
 class _Counted(_Gathering):
-    """Tokens of a partition, and how often each was there."""
+    """Token counts of a partition."""
 
     def __init__(self, place: int, want: Vocabulary) -> None:
         super().__init__(place, want)
@@ -249,7 +249,7 @@ class _Counted(_Gathering):
         self._size = 0
         self._plain: list[pa.Array] = []
         self._needs_documents = want.needs_documents
-        # Words are counted as they are written, and what is left standardised.
+        # Words are counted as written, and the distinct ones standardised.
         self._standard_later = (
             want.is_text
             and want.split == "whitespace"
@@ -274,7 +274,7 @@ class _Counted(_Gathering):
                 yield from self.end()
 
     def _count_plain(self) -> None:
-        """Count tokens, for which their rows are of no matter."""
+        """Count tokens without their rows."""
         if self._plain:
             found = pc.value_counts(pa.chunked_array(self._plain))
             token, n = found.flatten()
@@ -321,9 +321,9 @@ class _Counted(_Gathering):
 
 
 class _Moving:
-    """Mean and sum of squared differences from it, of rows that come in batches.
+    """Running mean and sum of squared differences over batches of rows.
 
-    Batches are put together by the formula of Chan, Golub and LeVeque, "Updating formulae and a
+    Batches are combined with the formula of Chan, Golub and LeVeque, "Updating formulae and a
     pairwise algorithm for computing sample variances" (1979).
     """
 
@@ -331,13 +331,13 @@ class _Moving:
         self.count, self.mean, self.squares = 0, np.zeros(0), np.zeros(0)
 
     def add(self, rows: np.ndarray) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         rows = rows.astype(np.float64, copy=False)
         mean = rows.mean(axis=0)
         self.merge(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
     def merge(self, count: int, mean: np.ndarray, squares: np.ndarray) -> None:
-        """Take another part into account."""
+        """Add another part."""
         if not self.count:
             self.count, self.mean, self.squares = count, mean, squares
         elif count:
@@ -347,7 +347,7 @@ class _Moving:
             self.count = total
 
     def state(self) -> bytes:
-        """Return it as bytes: the axes of a row, then all numbers."""
+        """Return the state as bytes: the axes of a row, then all numbers."""
         shape = np.asarray([self.count, *self.mean.shape], np.int64)
         head = np.asarray([len(shape)], np.int64)
         return b"".join(

@@ -1,4 +1,4 @@
-"""The same prediction where Spark hands columns to functions as pandas' only: before 4.1."""
+"""Prediction with pandas functions, for Spark before 4.1."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pandas_function(model: ServedModel, kind: DataType, batch_size: int, nulls: 
 
     returned = pd.DataFrame if kind.typeName() == "struct" else pd.Series
     predict.__annotations__ = {"batches": It[tuple[pd.Series, ...]], "return": It[returned]}  # type: ignore[valid-type]
-    made: Any = functions  # its stubs don't know iterators of tuples
+    made: Any = functions  # its stubs lack iterators of tuples
     return made.pandas_udf(predict, kind)
 
 
 def _to_arrow(column: Any) -> Any:
-    """Return a column of pandas; a struct is a DataFrame there."""
+    """Convert a pandas column to Arrow; a struct is a DataFrame."""
     import pandas as pd
     import pyarrow as pa
 
@@ -51,19 +51,19 @@ def _to_arrow(column: Any) -> Any:
 
 
 def _without_times(column: Any) -> Any:
-    """Refuse timestamps, which Spark has moved to the session's time zone for pandas.
+    """Reject timestamps, which Spark converts to the session's time zone for pandas.
 
     Raises
     ------
     SchemaError
-        They are some.
+        The column has timestamps.
     """
     import pyarrow as pa
 
     if pa.types.is_timestamp(leaf_type(column.type)):
         raise SchemaError(
-            "before Spark 4.1 timestamps can't be an input of a model, as Spark hands them over in "
-            "the session's time zone. Pass unix_micros(column), the number that training has."
+            "timestamps can't be a model's input before Spark 4.1, because Spark passes them in "
+            "the session's time zone. Pass unix_micros(column), the number used in training."
         )
     return column
 

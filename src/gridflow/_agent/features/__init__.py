@@ -1,4 +1,4 @@
-"""What an agent does beside its task, each thing a module with one interface (`base.Feature`)."""
+"""What an agent does beside its task: one module for each feature (`base.Feature`)."""
 
 from __future__ import annotations
 

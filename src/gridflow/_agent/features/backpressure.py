@@ -1,10 +1,10 @@
-"""Rows that give way to the start of the training, where the two compete for processors.
+"""Slows down reading rows while training starts, if the two compete for processors.
 
-Reading rows takes processors, and so does the start of a training process. Where there are too few
-of them, a start beside rows that come as fast as they can takes longer the more rows there are,
-though it needs only the first of them. So while tasks of this host wait for a processor the rows
-rest now and then, until the process asks for rows that aren't there or has made its first step.
-Spark waits meanwhile: its task isn't read from.
+Reading rows needs processor time, and so does starting a training process. With too few processors,
+a start while rows arrive at full speed takes longer the more rows there are, though it needs only
+the first of them. So while tasks of this host wait for a processor, reading pauses now and then,
+until the process asks for rows that aren't there yet or has made its first step. Spark waits
+meanwhile, as its task isn't read from.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class Backpressure(Feature):
-    """Lets the thread that spools rest. Not where the function runs elsewhere, and waits for them.
+    """Lets the spooling thread pause, unless the function runs elsewhere and waits for its rows.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class Backpressure(Feature):
         self._is_contended = False
 
     def hear(self, message: Message) -> bool:
-        """Take that rows are needed now."""
+        """Note that rows are needed now."""
         if isinstance(message, child.RowsAwaited):
             self._hurry.set()
             return True
         return False
 
     def read(self, size: int) -> None:
-        """Rest before the next rows are read."""
+        """Pause before the next rows are read."""
         now = time.monotonic()
         self._began = self._began or now
         self._bytes += size
@@ -73,14 +73,14 @@ class Backpressure(Feature):
         self._last = time.monotonic()
 
     def close(self) -> None:
-        """End the rest: the job is over."""
+        """End the pause: the job is over."""
         self._hurry.set()
 
     def _contended(self, now: float) -> bool:
         """Return whether tasks of this host have waited for a processor lately."""
         if self._looked is None or now - self._looked[0] > _LOOK_SECONDS:
             waited = procfs.waited_for_processors()
-            if waited is None:  # this kernel doesn't tell
+            if waited is None:  # this kernel doesn't report it
                 self._hurry.set()
                 return False
             if self._looked is not None:

@@ -1,4 +1,4 @@
-"""What an agent's features have in common: when they are asked, and what they work with."""
+"""The interface of an agent's features, and their tools."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Tools:
     ----------
     payload : AgentPayload
     rank : int
-        The task's place.
+        The task's rank.
     folder : Path
-        The agent's own.
+        The agent's own folder.
     client : CoordinatorClient
     reporter : Reporter
     uploads : Uploads
     tell : callable
-        Sends a message to the present training process.
+        Sends a message to the current training process.
     fail : callable
         Reports a failure of the task: its kind, and one line.
     """
@@ -50,7 +50,7 @@ class Tools:
 
 
 class Feature:
-    """Something that an agent does beside its task. Override what concerns it.
+    """Something that an agent does beside its task. Override what it needs.
 
     Parameters
     ----------
@@ -61,28 +61,28 @@ class Feature:
         self.tools = tools
 
     def begin(self) -> None:
-        """Begin: the agent has registered, and its training process is on its way."""
+        """Start: the agent has registered, and its training process is starting."""
 
     def obey(self, command: Command) -> bool:  # noqa: ARG002
-        """Carry a command out; return False if it is none of this feature's."""
+        """Carry out a command; return False if it isn't for this feature."""
         return False
 
     def hear(self, message: Message) -> bool:  # noqa: ARG002
-        """Take what the training process says; return False if it is none of this feature's."""
+        """Handle a message of the training process; return False if it isn't for this feature."""
         return False
 
     def arrived(self, dataset: str, rows: int) -> None:
-        """Hear that so many rows of a dataset can be read, from the thread that spools them."""
+        """Note how many rows of a dataset can be read. Called from the spooling thread."""
 
     def read(self, size: int) -> None:
-        """Hear that so many bytes of rows were spooled, from the thread that does; it may wait."""
+        """Note that bytes of rows were spooled. Called from the spooling thread; it may wait."""
 
     def forget(self, generation: int, resume: Place | None) -> None:
-        """Forget what was for the generation before this one, which goes on from a place."""
+        """Forget the previous generation; the new one resumes from a place."""
 
     def messages(self) -> Sequence[Message]:
-        """Return what a training process that is started again has to be told, too."""
+        """Return the messages for a restarted training process."""
         return ()
 
     def close(self) -> None:
-        """End what was begun."""
+        """Stop the feature."""

@@ -1,4 +1,4 @@
-"""TensorBoard beside the chief: its event files go to the driver, its page is served on request."""
+"""TensorBoard beside the chief: sends its event files to the driver, serves its page on request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Board(Feature):
         self._server: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
-        """Send the event files to the driver as they grow; serve the page where that is wanted."""
+        """Send the event files to the driver as they grow; serve the page if requested."""
         spec, rank = self.tools.payload.spec, self.tools.rank
         if rank == 0 or spec.tasks[rank].role == EVALUATOR:
             self._folder.mkdir(exist_ok=True)
@@ -50,11 +50,11 @@ class Board(Feature):
     def _serve(self, host: str) -> None:
         """Serve the page on one interface, under a path that can't be guessed.
 
-        TensorBoard knows no log-in: who has the URL, which only the driver is told, may look.
+        TensorBoard has no login: whoever has the URL, which only the driver gets, can see it.
         """
         if importlib.util.find_spec("tensorboard") is None:
             self._reporter.lines(
-                ["gridflow: no TensorBoard here: pip install 'gridflow[tensorboard]'"]
+                ["gridflow: TensorBoard isn't installed here: pip install 'gridflow[tensorboard]'"]
             )
             return
         self._server = serve_board(self._folder, host, secret_path())
@@ -72,7 +72,7 @@ class Board(Feature):
 
 
 def secret_path() -> str:
-    """Return a path that can't be guessed: TensorBoard knows no log-in."""
+    """Return a path that can't be guessed, as TensorBoard has no login."""
     return secrets.token_urlsafe(24)
 
 
@@ -96,8 +96,8 @@ def serve_board(
         "options": list(options),
     }
     assert server.stdin is not None
-    # By the pipe, not the command line, which every user of the host can read. It stays open: its
-    # end tells the server that this process is gone.
+    # Through the pipe, not the command line, which every user of the host can read. It stays open:
+    # its end tells the server that this process is gone.
     server.stdin.write(json.dumps(settings) + "\n")
     server.stdin.flush()
     return server

@@ -1,4 +1,4 @@
-"""TensorBoard's server in a process of its own: settings come in by standard input.
+"""TensorBoard's server in its own process; it reads its settings from standard input.
 
 Run as ``python -m gridflow._agent.features.board_server``; it prints the URL, and ends when its
 standard input does.

@@ -1,4 +1,4 @@
-"""Checkpoints for an evaluator, each as it is committed."""
+"""Fetches each committed checkpoint for an evaluator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationNews(Feature):
-    """Fetches checkpoints and tells the training process of the newest.
+    """Fetches checkpoints and tells the training process about the newest.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class EvaluationNews(Feature):
         return True
 
     def forget(self, generation: int, resume: Place | None) -> None:  # noqa: ARG002
-        """Checkpoints of the generation before are of no interest."""
+        """Forget checkpoints of the previous generation."""
         self._newest = self._end = None
 
     def messages(self) -> Sequence[Message]:
-        """Return what is known by now."""
+        """Return the current state."""
         return [each for each in (self._newest, self._end) if each is not None]
 
     def _fetch(self, command: commands.Fetch) -> None:
@@ -57,9 +57,9 @@ class EvaluationNews(Feature):
         try:
             self.tools.client.download({"kind": "checkpoint", "name": command.name}, path)
         except pa.ArrowException:
-            return  # a newer one has taken its place, and is on its way
+            return  # a newer one has replaced it, and will be fetched
         except WireError as error:
-            words = f"{command.name} could not be fetched, and isn't evaluated: {error}"
+            words = f"can't fetch {command.name}, so it isn't evaluated: {error}"
             self.tools.reporter.lines([f"gridflow: {words}"])
             return
         before, self._newest = self._newest, child.NewCheckpoint(str(path), command.place)

@@ -28,7 +28,7 @@ _MOST_ROWS: Final = 1024
 
 
 class RowBorrowing(Feature):
-    """Lends rows, or borrows some."""
+    """Lends or borrows rows."""
 
     def obey(self, command: Command) -> bool:
         """Carry out `Lend` and `Borrow`."""
@@ -48,7 +48,7 @@ class RowBorrowing(Feature):
 
         def sent(error: BaseException | None) -> None:
             if error is not None:
-                tools.fail("data", f"rows of {dataset!r} could not be lent: {error}")
+                tools.fail("data", f"can't lend rows of {dataset!r}: {error}")
 
         tools.uploads.file(path, {"kind": "loan", "name": dataset}, sent)
 

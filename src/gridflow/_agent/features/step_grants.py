@@ -1,4 +1,4 @@
-"""How many rows the rank has while more are to come, for a function that trains on them already."""
+"""How many rows the rank has while more arrive, for a function that already trains on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepGrants(Feature):
-    """Announces the rank's first rows, further ones if asked to, and passes on what all ranks have.
+    """Announces the rank's first rows, later ones on request, and passes on what all ranks have.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class StepGrants(Feature):
         self._newest: commands.Arrived | None = None
 
     def arrived(self, dataset: str, rows: int) -> None:
-        """Take how many rows of a dataset can be read (called from the thread that spools)."""
+        """Note how many rows of a dataset can be read. Called from the spooling thread."""
         with self._lock:
             is_first, self._rows[dataset] = not self._rows[dataset], rows
             if is_first or self._announces:
@@ -53,5 +53,5 @@ class StepGrants(Feature):
         return True
 
     def messages(self) -> Sequence[Message]:
-        """Return what is known by now; rows outlive a process."""
+        """Return the current state; rows outlive a process."""
         return [] if self._newest is None else [self._newest]

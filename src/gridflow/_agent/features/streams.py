@@ -1,4 +1,4 @@
-"""Rows that are pushed to this agent while its training process runs."""
+"""Rows pushed to this agent while its training process runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from gridflow._wire.commands import Command
     from gridflow._wire.messages import Message
 
-#: News of rows that come go to the coordinator as often as this, or less often in a large group.
+#: How often arriving rows are reported to the coordinator; less often in a large group.
 _PACE_SECONDS: Final = 0.05
 _REPORTS_PER_SECOND: Final = 500
 _SHUTDOWN_SECONDS: Final = 2.0
 
 
 class Streams(Feature):
-    """Opens a port when the function first takes rows from outside, and keeps what comes.
+    """Opens a port when the function first reads pushed rows, and stores what arrives.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Streams(Feature):
     # What the agent asks -------------------------------------------------------------------------
 
     def hear(self, message: Message) -> bool:
-        """Carry out what the training process says of its streams."""
+        """Handle the training process's messages about its streams."""
         match message:
             case child.StreamOpened():
                 self._open(message.name, message.batch_size, together=message.together)
@@ -109,7 +109,7 @@ class Streams(Feature):
         return True
 
     def forget(self, generation: int, resume: Place | None) -> None:
-        """Count from now on what is left of the generation before."""
+        """Start a generation with the rows that are left of the previous one."""
         with self._lock:
             if generation != self._generation:
                 self._generation, self._standing = generation, None
@@ -119,16 +119,16 @@ class Streams(Feature):
                         self._say_lost(inflow.name, lost)
                     if not self._has_ended:
                         inflow.open()
-                self._answers.fail("the function was started again")
+                self._answers.fail("the function was restarted")
                 if self._inflows or self._has_ended:
                     self._report()
 
     def messages(self) -> Sequence[Message]:
-        """Return what is known by now; rows outlive a process."""
+        """Return the current state; rows outlive a process."""
         return [self._known()] if self._inflows or self._has_ended else []
 
     def close(self) -> None:
-        """Let all feeders go, and close the port."""
+        """Release all feeders, and close the port."""
         self._closed.set()
         self._news.set()
         for inflow in self._inflows.values():
@@ -137,7 +137,7 @@ class Streams(Feature):
         if self._thread is not None:
             self._thread.join()
         if self._receiver is not None:
-            # A feeder that waits for rows of its own keeps its call open: it is left to itself.
+            # A feeder that waits for its own rows keeps its call open, and is left alone.
             shutdown = threading.Thread(target=self._receiver.shutdown, daemon=True)
             shutdown.start()
             shutdown.join(_SHUTDOWN_SECONDS)
@@ -145,7 +145,7 @@ class Streams(Feature):
     # What feeders ask, from the receiver's threads -----------------------------------------------
 
     def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Let a feeder begin with a partition."""
+        """Let a feeder begin a partition."""
         rows = _parsed(header)
         try:
             return self._inflow(rows).begin(rows.feed, rows.partition, rows.attempt)
@@ -153,7 +153,7 @@ class Streams(Feature):
             raise flight.FlightCancelledError(str(error)) from error
 
     def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Take rows, once there is room; from a file, if it is seen here."""
+        """Take rows once there is room; from their file, if this host sees it."""
         first, rows = taken(told, batch)
         return {"unseen": True} if rows is None else self._put(_parsed(header), first, rows)
 
@@ -173,7 +173,7 @@ class Streams(Feature):
             raise flight.FlightServerError(f"{REFUSED}{error}") from error
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function answers to rows."""
+        """Return the function's answers to rows."""
         told = _parsed(header)
         inflow = self._inflow(told)
         where = f"partition {told.partition}, rows {first} to {first + batch.num_rows - 1}"
@@ -188,7 +188,7 @@ class Streams(Feature):
     def _inflow(self, header: headers.RowsHeader) -> StreamStore:
         found = self._inflows.get(header.stream)
         if found is None:
-            raise flight.FlightServerError(f"there is no stream {header.stream!r}")
+            raise flight.FlightServerError(f"unknown stream: {header.stream!r}")
         return found
 
     # ---------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Streams(Feature):
         self._tell()
 
     def _say_lost(self, name: str, rows: int) -> None:
-        words = f"{rows:,} rows of {name!r} were taken since the checkpoint, and are not fed again"
+        words = f"{rows:,} rows of {name!r} taken since the checkpoint aren't fed again"
         self.tools.reporter.lines([f"gridflow: {words}"])
 
     def _open(self, name: str, batch_size: int, *, together: bool) -> None:
@@ -240,7 +240,7 @@ class Streams(Feature):
         self._thread.start()
 
     def _announce(self) -> None:
-        """Pass on that rows have come, not too often."""
+        """Report arrived rows, but not too often."""
         pace = max(_PACE_SECONDS, len(self.tools.payload.spec.tasks) / _REPORTS_PER_SECOND)
         while True:
             self._news.wait()
@@ -329,7 +329,7 @@ def _parsed(header: dict[str, Any]) -> headers.RowsHeader:
 
 
 class _Answers:
-    """What the function answers, by the segment of the rows."""
+    """The function's answers, by segment of rows."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -338,7 +338,7 @@ class _Answers:
         self._found: dict[int, pa.RecordBatch | str] = {}
 
     def asking(self) -> _Asking:
-        """Return a context in which rows become the next segment, and no others."""
+        """Return a context in which exactly these rows become the next segment."""
         return _Asking(self._one_at_a_time, self._ask)
 
     def _ask(self, segment: int, where: str) -> None:
@@ -356,7 +356,7 @@ class _Answers:
             self._changed.notify_all()
 
     def wait(self, segment: int, timeout: float) -> pa.RecordBatch:
-        """Return the answer to a segment, that has to come within some seconds."""
+        """Wait for the answer to a segment, at most some seconds."""
         with self._changed:
             self._changed.wait_for(lambda: segment in self._found, timeout)
             found = self._found.pop(segment, None)
@@ -371,7 +371,7 @@ class _Answers:
         return found
 
     def fail(self, why: str) -> None:
-        """Let all who wait know that no answer will come."""
+        """Tell all who wait that no answer will come."""
         with self._changed:
             self._found.update(dict.fromkeys(self._asked.keys() - self._found.keys(), why))
             self._changed.notify_all()

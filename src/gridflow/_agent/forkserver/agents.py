@@ -1,9 +1,10 @@
 """Forks agents: ``python -m gridflow._agent.forkserver.agents``, see `_launch.local_agents`.
 
-An agent imports pyarrow and its transport, most of the work of a short job. This process has
-imported them, and forks an agent for each request of the driver, by whose inherited socket alone
-it can be reached. It runs nothing itself, and ends with the driver, when it has been idle for long
-enough, or when the driver has hung up and no agent is left; the agents end with it.
+An agent imports pyarrow and its transport, which is most of the work of a short job. This process
+has imported them, and forks an agent for each request of the driver. It can be reached only through
+the socket inherited from the driver. It runs nothing itself. It ends with the driver, when it has
+been idle for long enough, or when the driver has closed the socket and no agent is left; the agents
+end with it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 #: The exit code with which an agent ended, or minus the number of the signal.
 CODE: Final = struct.Struct("i")
 _AGENT: Final = "gridflow._agent.main"
-#: What agents import besides, by the work that they get.
+#: What agents import in addition, depending on their work.
 _LATE: Final = (
     "gridflow._spec.job",
     "gridflow._feed.ingest.arrays",
@@ -125,7 +126,7 @@ class AgentForkServer:
         return not self._is_retired and time.monotonic() < self._idle_since + self._idle_seconds
 
     def _patience(self) -> float | None:
-        """Return the milliseconds until it is to look at the clock."""
+        """Return the milliseconds until the next deadline."""
         if self._agents:
             return None
         return 1000 * max(0.0, self._idle_since + self._idle_seconds - time.monotonic()) + 10

@@ -1,8 +1,7 @@
-"""What happens after the fork: a guardian, and under it the training process.
+"""After the fork: a guardian, and below it the training process.
 
-Both end up as they would have been if the agent had started them: see
-`gridflow._agent.guardian` for what the guardian does, and `gridflow._agent.process` for what a
-started process is given.
+Both become what they would be if the agent had started them: see `gridflow._agent.guardian` for
+the guardian, and `gridflow._agent.process` for the environment of a started process.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def guard(
     descriptors: list[int],
     by_imports: Mapping[str, str],
 ) -> NoReturn:
-    """Fork the training process, watch it and its agent, end with everything that it left.
+    """Fork the training process, watch it and its agent, and end with everything that it left.
 
     Parameters
     ----------
@@ -134,7 +133,7 @@ def _train(
 
 
 def wake_by_signals() -> tuple[int, int]:
-    """Return both ends of a pipe that can be read from once a child has ended, or a signal came."""
+    """Return both ends of a pipe that becomes readable when a child ends or a signal arrives."""
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
@@ -153,7 +152,7 @@ def fresh_signals() -> None:
 
 
 def fresh_python(work_dir: str) -> None:
-    """Forget what a new interpreter wouldn't know, or would know otherwise."""
+    """Reset what would be different in a new interpreter."""
     sys.path[0] = work_dir  # as -m does
     sys.modules["__main__"] = types.ModuleType("__main__")
     # Directories as the server saw them, and archives: modules may have changed since.
@@ -168,7 +167,7 @@ def fresh_python(work_dir: str) -> None:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close what was the server's, or another end of this process's own."""
+    """Close the server's descriptors, and the other ends of this process's own."""
     stay = {0, 1, 2, *kept}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are all it takes)
         descriptor = int(name)
@@ -177,7 +176,7 @@ def close_all_but(*kept: int) -> None:
 
 
 def _is_ours(descriptor: int) -> bool:
-    """Whether it is a socket, a pipe or a handle of a process: no library brings one at import."""
+    """Whether it is a socket, a pipe or a pidfd, which no library opens at import."""
     try:
         target = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:
@@ -186,7 +185,7 @@ def _is_ours(descriptor: int) -> bool:
 
 
 def show_command(command: list[str]) -> None:
-    """Let ``ps`` show what a started process would show, and not the server's command line.
+    """Let ``ps`` show what it would show of a started process, not the server's command line.
 
     The kernel shows the memory where the arguments were at the start; when its last byte isn't
     zero, only up to the first that is (``get_mm_proctitle`` in Linux's fs/proc/base.c).

@@ -1,4 +1,4 @@
-"""The agent's side: find or start the host's fork server, have a training process forked."""
+"""The agent's side: finds or starts the host's fork server, and requests training processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PROGRAM: Final = "gridflow._agent.forkserver.server"
 _BACKLOG: Final = 1024
-#: Servers with different fingerprints that one owner keeps; each holds some 300 MB.
+#: How many servers with different fingerprints an owner keeps; each uses some 300 MB.
 _MOST_SERVERS: Final = 3
 _SEND_SECONDS: Final = 5.0
 #: Whoever holds the lock of the owner's folder starts a server at most, a matter of milliseconds.
@@ -44,7 +44,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 class NotForked(Exception):
-    """A process has to be started the plain way; the text says why."""
+    """A process must be started, not forked; the text says why."""
 
 
 class ForkServers:
@@ -53,11 +53,11 @@ class ForkServers:
     Parameters
     ----------
     idle_seconds : float
-        How long a server stays without a living child.
+        How long a server stays without a live child.
     versions : mapping
-        Of the packages, as the agent found them.
+        The packages' versions, as the agent found them.
     owner : int, optional
-        The process with which they end. Default: this one's parent, which is the executor's Python
+        They end with this process. Default: this one's parent, which is the executor's Python
         daemon on Spark, and the driver with ``LocalLauncher``.
     """
 
@@ -70,7 +70,7 @@ class ForkServers:
         self._lock_seconds = _LOCK_SECONDS
 
     def load(self, environment: Mapping[str, str], packages: Sequence[str]) -> None:
-        """Let the server import packages as soon as it has no child, started if need be."""
+        """Let the server import packages once it has no child; start it if needed."""
         with contextlib.suppress(OSError, NotForked):
             connection, _ = self._connect(environment)
             with connection:
@@ -86,12 +86,12 @@ class ForkServers:
         descriptors: list[int],
         on_change: Callable[[], None],
     ) -> ForkedGuardian:
-        """Ask for a training process; returns at once.
+        """Request a training process; return at once.
 
         Parameters
         ----------
         command : list of str
-            What ``ps`` is to show of it.
+            What ``ps`` should show for it.
         packages : sequence of str
             What it imports in any case.
         work_dir : Path
@@ -105,7 +105,7 @@ class ForkServers:
         Raises
         ------
         NotForked
-            There is no server, and none could be started.
+            There is no server, and starting one failed.
         """
         request = {
             "kind": "fork",
@@ -122,7 +122,7 @@ class ForkServers:
             except (BrokenPipeError, ConnectionResetError):  # it has ended just now, being idle
                 connection, server = self._ask(environment, request, descriptors)
         except OSError as error:
-            raise NotForked(f"the fork server can't be reached: {error}") from error
+            raise NotForked(f"can't reach the fork server: {error}") from error
         return ForkedGuardian(connection, server, on_change)
 
     # ---------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class ForkServers:
                     return
             finally:
                 os.close(place)
-        raise NotForked(f"{folder} vanishes again and again")
+        raise NotForked(f"{folder} keeps vanishing")
 
     def _lock(self, place: int, folder: Path) -> None:
         give_up = time.monotonic() + self._lock_seconds
@@ -225,7 +225,7 @@ class ForkServers:
             raise
         connection = _dial(place, name)
         if connection is None:
-            raise NotForked("the fork server ended at once")
+            raise NotForked("the fork server exited at once")
         return connection, process.pid
 
     def _retire_the_oldest(self, folder: Path, place: int) -> None:
@@ -236,30 +236,30 @@ class ForkServers:
                 _retire(connection)
 
     def _is_counted(self, server: int) -> bool:
-        """Return whether YARN, if this is a container of its, sees what a server forks.
+        """Return whether YARN, if it runs this container, sees what a server forks.
 
-        It knows a container's memory, and what to end with it, by who started whom. A server whose
-        agent has ended is nobody's any more.
+        YARN finds a container's processes by their parents. A server whose agent has ended no
+        longer belongs to the container.
         """
         return "CONTAINER_ID" not in os.environ or is_below(server, self._owner)
 
 
 class ForkedGuardian:
-    """A guardian that a fork server made; to be used like the ``Popen`` of a started one.
+    """A guardian forked by a fork server; used like the ``Popen`` of a started one.
 
     Parameters
     ----------
     connection : socket.socket
-        On which the request was sent. It is the leash: closing it ends everything.
+        The connection of the request. Closing it ends everything.
     server : int
         Process id of the server.
     on_change : callable
-        Called when one of the attributes has changed.
+        Called when an attribute has changed.
 
     Attributes
     ----------
     is_forked : bool
-        Whether the process has, or had, a life.
+        Whether the process was forked.
     refusal : str or None
         Why there will be no process.
     """
@@ -294,7 +294,7 @@ class ForkedGuardian:
         Raises
         ------
         subprocess.TimeoutExpired
-            It didn't come.
+            The process still runs.
         """
         if not self._over.wait(timeout):
             raise subprocess.TimeoutExpired("the training process", timeout or 0.0)
@@ -305,7 +305,7 @@ class ForkedGuardian:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         if not self._heard.wait(_LAST_LOOK_SECONDS):
-            self._refuse("it was ended before it began")
+            self._refuse("it was ended before it started")
 
     def kill(self) -> None:
         """Kill a guardian that doesn't react, and with it its process."""
@@ -315,13 +315,13 @@ class ForkedGuardian:
                 os.kill(pid, signal.SIGKILL)
 
     def _refuse_forever(self, why: str) -> None:
-        """End a server that is no use to anybody: frozen it couldn't even end with its owner."""
+        """Kill a useless server: a frozen one couldn't even end with its owner."""
         self._refuse(f"the fork server {why}")
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._server, signal.SIGKILL)
 
     def _refuse(self, why: str) -> None:
-        """Turn away from a server that hasn't answered; it finds the connection closed."""
+        """Give up on a server that hasn't answered, by closing the connection."""
         self.refusal = self.refusal or why
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -335,9 +335,9 @@ class ForkedGuardian:
             except (OSError, messages.Malformed, KeyError, TypeError, ValueError):
                 pass
             if self.is_forked and self._code is None:
-                self._code = -signal.SIGKILL  # nothing else ends a guardian without a word
+                self._code = -signal.SIGKILL  # nothing else ends a guardian silently
             elif not self.is_forked and self.refusal is None:
-                self.refusal = "the fork server ended before it had forked"
+                self.refusal = "the fork server exited before it forked"
         self._heard.set()
         self._over.set()
         self._on_change()
@@ -360,7 +360,7 @@ def _pid_file(path: Path) -> Path:
 
 
 def _pid_of(path: Path) -> int | None:
-    """Return the process id of a server; None where its file is missing or damaged."""
+    """Return the process id of a server; None if its file is missing or damaged."""
     try:
         pid = int(_pid_file(path).read_text())
     except (OSError, ValueError):
@@ -369,7 +369,7 @@ def _pid_of(path: Path) -> int | None:
 
 
 def _dial(place: int, name: str) -> socket.socket | None:
-    """Return a connection to a server, None when there is none any more."""
+    """Return a connection to a server; None if it is gone."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(_SEND_SECONDS)
     try:
@@ -387,5 +387,5 @@ def _retire(connection: socket.socket) -> None:
 
 
 def _short(place: int, name: str) -> str:
-    """Return a path to a socket that fits into its address, however deep the folder lies."""
+    """Return a path to a socket that fits into an address, however long the folder's path is."""
     return f"/proc/self/fd/{place}/{name}"

@@ -1,7 +1,7 @@
-"""Which training processes may come from the same fork server.
+"""Which training processes may share a fork server.
 
-Two that differ in anything that the import of a library could see don't. Only what is known to be
-read later, or by nobody, is left out.
+Two processes that differ in anything that a library could see at import may not. Only what is known
+to be read later, or never, is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SPARKS: Final = ("SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_DAEMON_", "PYT
 
 
 def fingerprint(environment: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """Return what two processes have in common that may come from the same server.
+    """Return the fingerprint: processes with the same one may share a server.
 
     Parameters
     ----------

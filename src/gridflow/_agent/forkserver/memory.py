@@ -1,9 +1,9 @@
-"""What the server needn't keep mapped: libraries' code, once they are imported.
+"""Unmaps libraries' code that the server no longer needs.
 
-Loading TensorFlow touches hundreds of MiB of its libraries' files. As long as the server maps those
-pages they count as its own memory and the kernel keeps them from others; a training process that is
-forked doesn't inherit such mappings anyway. Unmapped they stay in the page cache, from where the
-next process that needs one has it again without the disk.
+Loading TensorFlow touches hundreds of MiB of its libraries' files. While the server maps those
+pages, they count as its memory and the kernel can't reuse them; a forked training process doesn't
+inherit such mappings anyway. Unmapped, they stay in the page cache, where the next process finds
+them without reading the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAPS: Final = Path("/proc/self/smaps")
 
 
 def let_go_of_code() -> int:
-    """Unmap the pages of files that this process never wrote; return how many bytes those were.
+    """Unmap pages of files that this process never wrote; return how many bytes those were.
 
     Only mappings that can't be written and have no page of their own (relocations do) are taken:
     what is read there again comes from the file.

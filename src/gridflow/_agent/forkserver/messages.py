@@ -1,4 +1,4 @@
-"""What agents and a fork server say to each other: JSON with descriptors, over a Unix socket."""
+"""The protocol of agents and a fork server: JSON with descriptors, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class Malformed(Exception):
-    """What came is no message."""
+    """Something other than a message arrived."""
 
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int] | None) -> None:
@@ -63,13 +63,13 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
 
 def _decode(connection: socket.socket, length: int) -> dict[str, Any]:
     if length > _MOST_BYTES:
-        raise Malformed(f"a message of {length} bytes")
+        raise Malformed(f"bad message length: {length} bytes")
     try:
         message = json.loads(_exactly(connection, length))
     except (ValueError, RecursionError, MemoryError) as error:
         raise Malformed(str(error)) from error
     if not isinstance(message, dict):
-        raise Malformed(f"a message that is a {type(message).__name__}")
+        raise Malformed(f"expected a JSON object; got {type(message).__name__}")
     return message
 
 
@@ -78,6 +78,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         chunk = connection.recv(count - len(data))
         if not chunk:
-            raise Malformed("a message that ends in the middle")
+            raise Malformed("incomplete message")
         data += chunk
     return data

@@ -1,9 +1,9 @@
-"""When a process that has imported TensorFlow may still be forked.
+"""Checks whether a process that has imported TensorFlow may still be forked.
 
-After a fork only the thread that forked goes on. Whatever other threads held, or what a device's
-driver knows of the old process, is broken in the new one. So nothing may be initialised yet: these
-checks look at the libraries' own state where they have one, and at the kernel's view of the process
-(threads, device files) for the rest. None of them imports or initialises anything.
+After a fork, only the thread that forked goes on. Locks of other threads, and a device driver's
+state, are broken in the new process. So nothing may be initialised before: these checks look at the
+libraries' own state if they have one, and otherwise at the kernel's view of the process (threads,
+device files). None of them imports or initialises anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 #: Device files of GPUs: open as soon as a driver is initialised.
 _DEVICES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
-#: Threads of allocators that begin anew in a forked process by themselves (pthread_atfork).
+#: Threads of allocators that restart themselves in a forked process (pthread_atfork).
 _ALLOCATORS: Final = frozenset({"jemalloc_bg_thd"})
 
 

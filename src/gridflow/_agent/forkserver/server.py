@@ -1,8 +1,8 @@
 """The fork server: ``python -m gridflow._agent.forkserver.server``, started by `client`.
 
-One thread, one loop. It imports what a request needs, and forks. It runs nothing of any job, and
-ends with its owner (the executor's Python daemon, or the driver), when it has been idle for long
-enough, or when it is told to retire.
+It has one thread and one loop. It imports what a request needs, and forks. It runs nothing of any
+job. It ends with its owner (the executor's Python daemon, or the driver), when it has been idle for
+long enough, or when it is told to retire.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIGHT: Final = (
     "gridflow._keras.results",
     "cloudpickle",
 )
-#: What goes with a package, beside itself.
+#: What is imported together with a package.
 _FEED: Final = (
     "gridflow._feed.normalize",
     "gridflow._feed.store",
@@ -76,7 +76,7 @@ _REQUEST_SECONDS: Final = 5.0
 _PAUSE: Final = 0.1
 #: They take a tenth of a second on a quiet machine.
 _PROBING_SECONDS: Final = 10.0
-#: Without pidfds (Linux 5.3) the owner is looked at this often.
+#: Without pidfds (Linux 5.3), how often the owner is checked.
 _LOOK_SECONDS: Final = 1.0
 _PEER: Final = struct.Struct("3i")
 #: Deletes what lies in the file system when this process is killed.
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
         Path(path), socket.socket(fileno=int(descriptor)), int(owner), int(began), float(idle)
     )
     server.run()
-    os._exit(0)  # no handlers at exit: they would end what was never begun
+    os._exit(0)  # no exit handlers: they would end what was never started
 
 
 class TrainingForkServer:
@@ -295,7 +295,7 @@ class TrainingForkServer:
         memory.let_go_of_code()
 
     def _import_algebra(self) -> None:
-        """Import what brings threads that survive a fork, so that they are known."""
+        """Import what starts threads that survive a fork, so that they are known."""
         for name in ("numpy", "scipy.linalg"):
             if importlib.util.find_spec(name.partition(".")[0]) is None:
                 continue

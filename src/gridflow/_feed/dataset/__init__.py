@@ -1,1 +1,1 @@
-"""From rows on disk to what a training loop draws: ``tf.data``, or arrays of numpy."""
+"""From rows on disk to the batches of a training loop: ``tf.data``, or numpy arrays."""

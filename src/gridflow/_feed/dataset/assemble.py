@@ -1,7 +1,7 @@
-"""From windows of a plan to the arrays of batches: one copy, out of the mapped spool. Pure numpy.
+"""From windows of a plan to arrays of batches, with one copy out of the mapped spool. Pure numpy.
 
-What is handed out is never written again: TensorFlow aliases an aligned numpy array instead of
-copying it, and keeps it as long as it likes.
+Returned arrays are never written again: TensorFlow aliases an aligned numpy array instead of
+copying it, and may keep it for any time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["assemble", "window_rows_for"]
 
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
-#: So many times as many rows in order where they are long texts: a window costs a millisecond.
+#: Windows in order are this many times larger for long texts: a window costs a millisecond.
 _MORE_TEXT: Final = 8
 _WINDOW_ROWS: Final = 65_536
-#: From so many on they are copied together instead of one by one.
+#: From this many columns on, they are copied together instead of one by one.
 _MANY_COLUMNS: Final = 64
-#: As what texts are bytes without a copy: other offsets would take one.
+#: Text types that convert to bytes without a copy; other offsets would need one.
 _BYTES: Final = {
     pa.string(): pa.binary(),
     pa.binary(): pa.binary(),
@@ -42,17 +42,17 @@ _BYTES: Final = {
 
 
 def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> int:
-    """Return how many rows to hold at a time: 65,536, or fewer when they are wide.
+    """Return how many rows to hold at a time: 65,536, or fewer if they are wide.
 
     Parameters
     ----------
     row_bytes, text_bytes : int
-        Of a row, and those of them that are text.
+        Bytes of a row, and those of them that are text.
     shuffle : bool
     """
     if shuffle:
         return max(1, min(_WINDOW_ROWS, _SHUFFLE_BYTES // max(1, row_bytes)))
-    if text_bytes >= LONG_BYTES:  # isn't copied before its batch is asked for
+    if text_bytes >= LONG_BYTES:  # not copied before its batch is requested
         row_bytes -= text_bytes - text_bytes // _MORE_TEXT
     return max(1, min(_WINDOW_ROWS, _ORDERED_BYTES // max(1, row_bytes)))
 
@@ -64,7 +64,7 @@ def assemble(
     start_batch: int = 0,
     stop_batch: int | None = None,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the batches of an epoch, several at a time; those before a last one, if one is given.
+    """Yield the batches of an epoch, several at a time, optionally up to a last one.
 
     Each item is a tuple with an array for each tensor, of shape (batches, batch size, ...): those
     batches of a window of the plan that have the same size. A ragged tensor has two: the lengths of
@@ -95,7 +95,7 @@ def _rows_at_once(arrays: Sequence[Any]) -> int | None:
 
 
 def _alike(batch_rows: Sequence[int], most: int | None) -> Iterator[tuple[int, int]]:
-    """Yield the size of batches, and how many of them follow each other; of `most` rows or one."""
+    """Yield batch sizes and how many batches of that size follow, in groups up to `most` rows."""
     for size, alike in itertools.groupby(batch_rows):
         left = sum(1 for _ in alike)
         step = left if most is None else max(1, most // max(1, size))
@@ -221,7 +221,7 @@ class ShuffledNumbers:
 
 
 def _is_wide(reader: ChunkReader, tensor: Tensor) -> bool:
-    """Return whether many columns of one type, one number each, lie beside each other."""
+    """Return whether many columns with one number each have the same type."""
     if len(tensor.columns) < _MANY_COLUMNS or any(width != 1 for width in tensor.widths):
         return False
     kinds = {reader.schema.field(number).type for number in reader.numbers(tensor.columns)}

@@ -1,4 +1,4 @@
-"""A source's dataset as strategies take it: a mirrored one's has what plain ones have besides."""
+"""A source's dataset for a strategy: mirrored ones get the methods of plain datasets."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ __all__ = ["distribute", "formed"]
 
 S = TypeVar("S", bound="Source")
 
-#: What to write instead of methods that plain datasets have besides.
+#: Alternatives to methods that only plain datasets have.
 _INSTEAD: Final = {
-    "batch": "give ctx.dataset() the batch_size=",
+    "batch": "pass batch_size= to ctx.dataset()",
     "filter": "choose the rows in the DataFrame",
-    "prefetch": "give ctx.dataset() prefetch=",
-    "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows start over",
-    "shuffle": "give ctx.dataset() shuffle=True",
-    "unbatch": "map(function) is given whole batches",
+    "prefetch": "pass prefetch= to ctx.dataset()",
+    "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows repeat",
+    "shuffle": "pass shuffle=True to ctx.dataset()",
+    "unbatch": "map(function) gets whole batches",
 }
 
 
 @functools.cache
 def _fed(base: Any) -> Any:
-    """Return the class, made of TensorFlow's own one: tf_keras knows datasets by that alone."""
+    """Return a subclass of TensorFlow's own class, by which tf_keras recognises datasets."""
 
     class FedDataset(base):  # type: ignore[misc]
         """Batches of this rank, one for each of its replicas in a step.
 
-        An epoch for each iteration.
+        Each iteration is an epoch.
         """
 
         gridflow_source: Source
         again: Callable[[Source], Any]
-        #: The plan gives all ranks equal steps: none has to ask the others, in each step, whether
+        #: The plan gives all ranks equal steps, so none must ask the others in each step whether
         #: they have a batch, too.
         _enable_get_next_as_optional = property(lambda _: False)
         #: One replica, on a CPU, takes batches as they are: nothing has to be copied to a device,
@@ -60,8 +60,8 @@ def _fed(base: Any) -> Any:
         def cardinality(self) -> int:
             """Steps of an epoch.
 
-            TensorFlow reports the elements of the inner dataset, of which a step takes one for each
-            replica; Keras would go on past the end.
+            TensorFlow reports the elements of the inner dataset, of which a step takes one per
+            replica; Keras would continue past the end.
             """
             known = int(super().cardinality)
             return known // self.gridflow_source.replicas if known > 0 else known
@@ -73,31 +73,31 @@ def _fed(base: Any) -> Any:
             )
 
         def __iter__(self) -> Any:
-            """Return an epoch's batches, each in parts for the replicas."""
-            here = inspect.currentframe()  # Keras's layers ask in no other way than plain loops do
+            """Return an epoch's batches, each split for the replicas."""
+            here = inspect.currentframe()  # Keras's layers iterate like plain loops
             caller = here.f_back if here is not None else None
             if caller is not None and caller.f_code.co_name == "adapt":
                 raise InvalidArgument(
                     "the dataset of a mirrored strategy gives each replica a part of this rank's "
-                    "rows. layer.adapt() takes ctx.adapt_dataset(name, features=…): the rows of "
-                    "all ranks, the same on each."
+                    "rows. For layer.adapt(), use ctx.adapt_dataset(name, features=…): the rows "
+                    "of all ranks, the same on each."
                 )
             return super().__iter__()
 
         def __len__(self) -> int:
             """Return the steps of an epoch, the same on all ranks."""
             if self.cardinality < 0:
-                raise TypeError("an epoch's steps aren't known before all rows have arrived.")
+                raise TypeError("the number of steps isn't known before all rows have arrived.")
             return self.cardinality
 
         def map(self, function: Callable[..., Any]) -> Any:
-            """Return a dataset whose batches went through a function.
+            """Return a dataset with a function applied to its batches.
 
             Parameters
             ----------
             function : callable
-                As for ``tf.data.Dataset.map``: it is given ``x``, ``x, y`` or
-                ``x, y, sample_weight`` of a batch, that of one replica where there are several.
+                As for ``tf.data.Dataset.map``: it gets ``x``, ``x, y`` or ``x, y, sample_weight``
+                of a batch, or of one replica's part of it.
             """
             before = self.gridflow_source.function
             return self.again(replace(self.gridflow_source, function=chain(before, function)))
@@ -123,10 +123,11 @@ def _taken_directly() -> Any:
 
 
 def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -> Any:
-    """Return the dataset of a source in the form that the strategy's ``fit`` and ``run`` want.
+    """Return the dataset of a source in the form for the strategy's ``fit`` and ``run``.
 
-    Mirrored strategies get a distributed dataset, which TensorFlow neither shards nor re-batches;
-    all others, and None, the plain one. ``again`` makes another one like it of another source.
+    Mirrored strategies get a distributed dataset, which TensorFlow neither shards nor rebatches;
+    all others, and None, get the plain one. ``again`` creates a similar dataset from another
+    source.
     """
     if not is_mirrored(strategy):
         return source.dataset(prefetch)

@@ -1,4 +1,4 @@
-"""Epochs over a rank's rows: of those that are all there, and of those that still arrive."""
+"""Epochs over a rank's rows, complete or still arriving."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ __all__ = ["EpochSource"]
 class EpochSource(Source):
     """A `Source` of rows that are read once in each epoch.
 
-    While rows arrive (`ArrivingGrant`) the first epoch takes them in the order in which they come,
-    and its dataset has no length. Every later epoch is as if all had been there before.
+    While rows arrive (`ArrivingGrant`) the first epoch takes them in order of arrival, and its
+    dataset has no length. Later epochs are as if all rows had been there from the start.
 
     Attributes
     ----------
     reader : Reader
         The rows.
     shuffle : bool, default False
-        Whether each epoch has an order of its own, decided by seed, rank and epoch.
+        Whether each epoch has a different order, determined by seed, rank and epoch.
     seed : int, default 0
         See above.
     counter : EpochCounter
-        Each iteration takes the next epoch from it.
+        Provides the epoch of each iteration.
     window_rows : int, optional
-        Rows shuffled together; by default 65,536, or as many as fit into 64 MiB.
+        Rows shuffled together; default: 65,536, or as many as fit into 64 MiB.
     endless : bool, default False
-        Go on with the next epoch instead of ending; the cardinality is then infinite.
+        Continue with the next epoch instead of ending; the cardinality is then infinite.
     rows_wanted, multiple : int
-        For batches that must be as large as those of other ranks, see `BatchPlan`.
+        For batches that must have the size of other ranks' batches, see `BatchPlan`.
     own_rows : int, optional
-        Outside of training: the rows that count, each of which comes once, in order.
+        Outside training: the rows that count, each of which comes once, in order.
     """
 
     grant: FixedGrant | ArrivingGrant
@@ -68,7 +68,7 @@ class EpochSource(Source):
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch; waits until they are known."""
+        """Steps of an epoch; waits until known."""
         return self.grant.steps()
 
     @property
@@ -78,17 +78,17 @@ class EpochSource(Source):
 
     @property
     def has_empty_batches(self) -> bool:
-        """Whether there are fewer rows that count than batches."""
+        """Whether fewer rows count than there are batches."""
         return self.own_rows is not None and self.own_rows < self.steps * self.replicas
 
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
-        """Return whether an iteration has a step, once that is known; None if time is over."""
+        """Return whether an iteration has a step, once known; None if it times out."""
         if self.first_steps is not None and step >= self.first_steps:
             return False
         return self.grant.has_step(step, seconds)
 
     def steps_if_known(self) -> int | None:
-        """Return the steps of an iteration, None while they aren't known."""
+        """Return the steps of an iteration, or None if unknown."""
         return self.steps_given if self.grant.are_complete else None
 
     def complete(self) -> EpochSource:
@@ -183,12 +183,12 @@ class EpochSource(Source):
         yield from assemble(self.reader, self.selection.tensors, self._first, start)
 
     def _planned(self, epoch: int, start: int, at: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield what is left at an element of an epoch, begun at another, whose plan is known."""
+        """Yield the rest of an epoch with a known plan, from an element on."""
         plan = self.plan(epoch)
         if at >= plan.steps > 0:
             raise InvalidArgument(
-                f"the epoch has {plan.steps // self.replicas} steps, it can't start at batch "
-                f"{at // self.replicas}. An epoch that was complete continues with "
+                f"the epoch has {plan.steps // self.replicas} steps, so it can't start at batch "
+                f"{at // self.replicas}. After a complete epoch, continue with "
                 f"EpochCounter.set({epoch + 1})."
             )
         last = plan.steps
@@ -201,7 +201,7 @@ class EpochSource(Source):
             for batches in assemble(self.reader, self.selection.tensors, plan, at, last):
                 at += len(batches[0])
                 if at == last:
-                    # The consumer needn't come back after the last batch: Keras doesn't.
+                    # The consumer may not return after the last batch: Keras doesn't.
                     self._report(epoch, plan, start, at, complete=True)
                 yield batches
         finally:
@@ -228,10 +228,10 @@ class EpochSource(Source):
         """Say what an epoch, begun at an element, was fed until it came to another."""
         before, until = plan.rows_before(start), plan.rows_before(at)
         left_out = plan.rows_left_out
-        if self.own_rows is not None:  # batches are emptied again that repeat rows
+        if self.own_rows is not None:  # batches with repeated rows are emptied again
             before, until = min(before, self.own_rows), min(until, self.own_rows)
             left_out = plan.rows - self.own_rows
-        if complete:  # of an epoch that is cut short, too
+        if complete:  # also for a shortened epoch
             left_out = max(0, plan.rows - until)
         self._record(
             epoch,
@@ -243,29 +243,29 @@ class EpochSource(Source):
         )
 
     def static_rows(self) -> int | None:
-        """Return the rows of an element, None where they may differ."""
+        """Return the rows of an element, or None if they may differ."""
         if not self.grant.is_fixed:
             return super().static_rows()
         return self.batch_size // self.replicas if self.plan(0).is_even else None
 
     def bounded(self, batches: Any) -> Any:
-        """Return the dataset of an iteration, made of that of an epoch."""
+        """Return the dataset of an iteration, given that of an epoch."""
         if not self.grant.is_fixed:  # it ends by itself
             return super().bounded(batches)
         batches = batches.repeat()
         return batches if self.endless else batches.take(self.steps_given * self.replicas)
 
     def mapped(self, batches: Any) -> Any:
-        """Return the dataset after what its batches go through."""
+        """Return the dataset with its functions applied."""
         batches = super().mapped(batches)
         if not self.has_empty_batches:
             return batches
         return batches.enumerate().map(self._emptied)
 
     def _emptied(self, number: Any, batch: Any) -> Any:
-        """Take the rows out of batches that have none of their own: they are repeated ones.
+        """Empty batches that have only repeated rows.
 
-        Only now: what they went through needn't know batches without rows.
+        This comes last, so that functions needn't handle empty batches.
         """
         import tensorflow as tf
 

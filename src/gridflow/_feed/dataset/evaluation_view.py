@@ -1,8 +1,9 @@
-"""A dataset's rows outside of training: each counts once, whatever their number on each rank.
+"""A dataset's rows outside training: each counts once, whatever their number on each rank.
 
-To test and to predict, all ranks make equal steps as in training (`gridflow._feed.plan.epochs`),
-over the rows in order. Where a rank has fewer rows than there are steps, some of its batches are
-empty. Who iterates them has to know that: Keras is told by the patches in `gridflow._keras`.
+For evaluation and prediction, all ranks run equal steps as in training
+(`gridflow._feed.plan.epochs`), over the rows in order. If a rank has fewer rows than there are
+steps, some of its batches are empty. Consumers must handle this; the patches in `gridflow._keras`
+do it for Keras.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ _ATTRIBUTE: Final = "_gridflow_evaluation"
 
 
 class EvaluationView:
-    """What Keras tests and predicts on when it is given a dataset of `TrainingContext.dataset`.
+    """What Keras evaluates and predicts on, instead of a dataset of `TrainingContext.dataset`.
 
     Parameters
     ----------
     source : EpochSource
         What the dataset is made of, changed for one pass over its rows (`EpochSource.in_order`).
     make : callable
-        Turns the source into a dataset as the strategy wants it.
+        Converts the source to a dataset for the strategy.
     own_rows : sequence of int
-        Rows that count of each rank that takes part in a step.
+        Rows that count, for each rank that takes part in a step.
 
     Attributes
     ----------
     functions : mapping
-        Keras's functions that know empty batches, by model.
+        Keras's functions that handle empty batches, by model.
     """
 
     def __init__(
@@ -55,17 +56,17 @@ class EvaluationView:
 
     @functools.cached_property
     def view(self) -> Any:
-        """The dataset, which knows this object in turn."""
+        """The dataset, which refers to this object."""
         return attach(self._make(self._source), self)
 
     @property
     def has_empty_batches(self) -> bool:
-        """Whether some batches of some rank are empty; all ranks agree on it."""
+        """Whether some rank has empty batches; the same on all ranks."""
         return min(self._own_rows) < self._source.steps * self._source.replicas
 
     @functools.cached_property
     def row(self) -> Any:
-        """One real row in the form of a batch, to stand in for an empty one. Runs operations."""
+        """One real row as a batch, to replace an empty one. Runs operations."""
         import dataclasses
 
         import tensorflow as tf
@@ -75,14 +76,14 @@ class EvaluationView:
         return tf.nest.map_structure(lambda part: part[:1], batch)
 
     def in_order(self, rows: np.ndarray) -> np.ndarray:
-        """Return what was predicted on all ranks together by rank, and then by row."""
+        """Return the predictions of all ranks, ordered by rank and row."""
         if len(self._own_rows) == 1:
             return rows
         places = self._places()
         return rows[np.argsort(places[: len(rows)])] if len(rows) <= len(places) else rows
 
     def _places(self) -> np.ndarray:
-        """Return the place of each row in the order in which replicas hand rows over."""
+        """Return the position of each row in the order in which replicas return rows."""
         source = self._source
         parts = source.steps * source.replicas
         starts = []
@@ -95,24 +96,24 @@ class EvaluationView:
 
 
 def own_rows(rows: Sequence[int], borrowed: Sequence[int]) -> list[int]:
-    """Return how many rows of each rank count: those that no other rank has lent."""
+    """Return how many rows of each rank count: those that aren't borrowed."""
     return [count - lent for count, lent in zip(rows, borrowed, strict=True)]
 
 
 def attach(dataset: Any, once: Any) -> Any:
-    """Let a dataset know what it is outside of training, or a function that tells; return it."""
+    """Attach an evaluation view, or a function that returns it, to a dataset; return it."""
     setattr(dataset, _ATTRIBUTE, once)
     return dataset
 
 
 def is_attached(dataset: object) -> bool:
-    """Return whether a dataset knows what it is outside of training, and needn't find out."""
+    """Return whether a dataset has an evaluation view, not just a function."""
     once = getattr(dataset, _ATTRIBUTE, None)
     return once is not None and not callable(once)
 
 
 def view_of(dataset: object) -> Any:
-    """Return what `attach` noted, if it did."""
+    """Return the attached evaluation view, or None."""
     once = getattr(dataset, _ATTRIBUTE, None)
     if callable(once):
         once = once()

@@ -13,7 +13,7 @@ __all__ = ["signature", "tensors"]
 
 
 def signature(wanted: Sequence[Tensor], rows: int | None) -> tuple[Any, ...]:
-    """Return the types and shapes of the arrays; ``rows`` of a batch, where all have as many."""
+    """Return the types and shapes of the arrays; ``rows`` is a common batch size, if any."""
     import tensorflow as tf
 
     found = []
@@ -27,7 +27,7 @@ def signature(wanted: Sequence[Tensor], rows: int | None) -> tuple[Any, ...]:
 
 
 def tensors(wanted: Sequence[Tensor], arrays: Sequence[Any]) -> list[Any]:
-    """Return one tensor of batches for each that is wanted; in a graph."""
+    """Return the tensors of batches; called in a graph."""
     import tensorflow as tf
 
     found, waiting = [], iter(arrays)
@@ -46,12 +46,12 @@ def tensors(wanted: Sequence[Tensor], arrays: Sequence[Any]) -> list[Any]:
 
 
 def _sparse(items: Any, lengths: Any, size: int) -> Any:
-    """Return batches of vectors, of which each value lies with its place in eight bytes."""
+    """Return batches of vectors, whose values and indices are packed into eight bytes."""
     import tensorflow as tf
 
     counts = tf.shape(lengths, tf.int64)
     rows = tf.repeat(tf.range(counts[0] * counts[1]), tf.reshape(lengths, [-1]))
-    halves = tf.bitcast(items, tf.uint32)  # the lower one first
+    halves = tf.bitcast(items, tf.uint32)  # lower half first
     places = tf.stack([rows // counts[1], rows % counts[1], tf.cast(halves[:, 1], tf.int64)], 1)
     values = tf.bitcast(halves[:, 0], tf.float32)
     batch_rows = counts[1] if lengths.shape[1] is None else lengths.shape[1]

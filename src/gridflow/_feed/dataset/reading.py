@@ -1,4 +1,4 @@
-"""What reads the rows of one rank, from its spool, from files or from a stream."""
+"""Interfaces of readers of one rank's rows, from its spool, files or a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ChunkReader(Protocol):
         """Rows that can be read."""
 
     def row_bytes(self, columns: list[str] | None = None) -> int:
-        """Return about how many bytes a row of these columns has, at least 1."""
+        """Return the approximate bytes per row of these columns, at least 1."""
 
     def column(self, chunk: int, name: str) -> np.ndarray | pa.Array:
         """Return a column of a chunk: numbers in numpy, text as an Arrow array."""
@@ -42,10 +42,10 @@ class ChunkReader(Protocol):
         """Return some rows of columns of numbers, as (rows, columns)."""
 
     def numbers(self, names: Sequence[str]) -> list[int]:
-        """Return the places of columns in the schema."""
+        """Return the positions of columns in the schema."""
 
     def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Give the windows of an epoch, and have read what they need."""
+        """Yield the windows of an epoch, with their rows loaded."""
 
 
 class Reader(ChunkReader, Protocol):
@@ -60,4 +60,4 @@ class Reader(ChunkReader, Protocol):
     left_out: dict[str, str]
 
     def refresh(self) -> None:
-        """Look at what there is by now, where rows arrive; chunks keep their numbers."""
+        """Update the view of arriving rows; chunks keep their numbers."""

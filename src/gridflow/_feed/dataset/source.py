@@ -1,32 +1,33 @@
-"""From a rank's rows to ``tf.data``: what all datasets have in common.
+"""From a rank's rows to ``tf.data``: the common part of all datasets.
 
-A source is a reader of rows, a plan that says which of them make up which batch, and a grant that
-says whether a step may be made, and whether there is one. `EpochSource` is that of rows that are
-read once per epoch, `StreamSource` that of rows which are pushed and come once.
+A source consists of a reader, a plan that says which rows make up which batch, and a grant that
+says whether there is another step and whether it may be made. `EpochSource` is for rows that are
+read once per epoch, `StreamSource` for pushed rows, which come once.
 
 How Keras reads a dataset, and what follows for this module
 ------------------------------------------------------------
-Read in keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py``) and
-tf_keras 2.21 (``engine/data_adapter.py``); each statement has a test in ``tests/feed``.
+From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py``) and tf_keras
+2.21 (``engine/data_adapter.py``); each statement has a test in ``tests/feed``.
 
-* Keras 3 asks the dataset's cardinality once, before ``on_train_begin``, and makes an iterator at
-  the start of each epoch **and one more at its end, which it throws away undrawn**. So an epoch
-  begins when its first batch is drawn, not when an iterator is made (`EpochCounter.begin`).
-* ``on_epoch_begin`` comes after the iterator is made (tf_keras) or before (Keras 3), always before
-  the first draw. A callback that calls ``EpochCounter.set(epoch)`` there makes the order of rows a
-  function of the epoch alone, whatever else has drawn batches (building the model, ``adapt``).
-* An epoch that ends by running out of data costs: Keras warns, and the optimizer's ``iterations``
-  may end one too high. So a resumed epoch of ``steps - k`` batches must end by number.
+* Keras 3 asks for the dataset's cardinality once, before ``on_train_begin``, and creates an
+  iterator at the start of each epoch **and one more at its end, which it discards unused**. So an
+  epoch begins when its first batch is read, not when an iterator is created (`EpochCounter.begin`).
+* ``on_epoch_begin`` is called after the iterator is created (tf_keras) or before (Keras 3), always
+  before the first read. A callback that calls ``EpochCounter.set(epoch)`` there makes the order of
+  rows depend on the epoch only, whatever else has read batches (building the model, ``adapt``).
+* An epoch that ends by running out of data has drawbacks: Keras warns, and the optimizer's
+  ``iterations`` may end one too high. So a resumed epoch of ``steps - k`` batches must end by
+  number.
 
   - Keras 3: ``EpochIterator._enumerate_iterator`` reads ``self._num_batches`` when an epoch begins.
-    It can be lowered by k there for one epoch, or counted from k (`keras.patches.hooks.position`).
+    It can be lowered by k for one epoch, or counted from k (`keras.patches.hooks.position`).
   - tf_keras: ``fit`` asks ``model._maybe_load_initial_counters_from_ckpt(steps, initial_epoch)``
-    for (epoch, step) and then draws exactly ``steps - k`` batches in the first epoch.
-* ``assert_cardinality`` would turn a resumed epoch that is read to its end (an own loop) into an
-  error. So the cardinality comes from ``repeat().take(steps)`` over a generator that gives each
-  epoch all its batches; after a shortened epoch the repetition finds it empty and ends.
+    for (epoch, step) and then reads exactly ``steps - k`` batches in the first epoch.
+* ``assert_cardinality`` would make a resumed epoch that is read to its end (by a custom loop) an
+  error. So the cardinality comes from ``repeat().take(steps)`` over a generator that yields all
+  batches of each epoch; after a shortened epoch the repetition finds it empty and ends.
 * tf_keras accepts a distributed dataset only with ``steps_per_epoch``, and then uses one iterator
-  for all epochs: give ``endless=True`` there, and set the counter once, before ``fit``.
+  for all epochs: use ``endless=True`` there, and set the counter once, before ``fit``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOK_SECONDS", "SOURCE", "Source", "chain", "is_mirrored", "shared", "source_of"]
 
-#: Of a dataset: the source that it was made of.
+#: Attribute of a dataset with its source.
 SOURCE: Final = "gridflow_source"
 #: That an iteration waits for rows at a time.
 LOOK_SECONDS: Final = 0.2
@@ -73,19 +74,19 @@ class Source(ABC):
     grant : Grant
         How far an iteration may go.
     batch_size : int
-        Rows of this rank in a step, at most.
+        Maximum rows of this rank in a step.
     tail : {"spread", "repeat", "drop", "partial"}, default "spread"
-        How uneven rows become equal steps (`gridflow._feed.plan.epochs.steps_for`).
+        How uneven ranks run equal steps (`gridflow._feed.plan.epochs.steps_for`).
     rank : int, default 0
     replicas : int, default 1
         Elements per step: each replica of this process gets one.
     function : callable, optional
-        What a batch goes through.
+        Applied to each batch.
     first_steps : int, optional
-        Steps that are given, where these are fewer.
+        Maximum number of steps, if there are more.
     on_epoch : callable, optional
-        Gets the dict of an `EpochRecord` when the last batch of an epoch is handed over, or when
-        an iteration is given up. Called from tf.data's thread.
+        Gets the dict of an `EpochRecord` when the last batch of an epoch is returned, or when an
+        iteration is abandoned. Called from tf.data's thread.
     """
 
     reader: Reader | StreamReader
@@ -104,7 +105,7 @@ class Source(ABC):
         """Yield the next epoch, window by window, and report it when it ends or is closed.
 
         While it waits for rows it yields windows without batches: TensorFlow can drop an iteration
-        between two of them, and would keep who drops it waiting for as long as one takes.
+        only between two windows, and would wait otherwise.
         """
 
     @abstractmethod
@@ -134,7 +135,7 @@ class Source(ABC):
         return None
 
     def step_of_fit(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which a fit makes the step that it has asked for."""
+        """Return a context in which a fit runs the step that it has asked for."""
         return contextlib.nullcontext()
 
     def static_rows(self) -> int | None:
@@ -160,8 +161,8 @@ class Source(ABC):
 
         signature = ragged.signature(self.selection.tensors, self.static_rows())
         windows = tf.data.Dataset.from_generator(self.epoch, output_signature=signature)
-        # A generator costs some 0.4 ms each time it is asked. Slices of a window cost nothing:
-        # where a batch is a multiple of 64 bytes they aren't even copied.
+        # Each call of a generator costs about 0.4 ms. Slices of a window cost nothing: if a batch
+        # is a multiple of 64 bytes, they aren't even copied.
         batches = windows.flat_map(
             lambda *arrays: tf.data.Dataset.from_tensor_slices(
                 self.selection.pack(ragged.tensors(self.selection.tensors, arrays))
@@ -186,7 +187,7 @@ class Source(ABC):
         size = self.batch_size // self.replicas
         found: list[np.ndarray] = []
         for tensor in self.selection.tensors:
-            if tensor.is_ragged:  # lengths of rows, and items: see `assemble`
+            if tensor.is_ragged:  # row lengths and items, see `assemble`
                 found += [np.empty((0, size), np.int64), np.empty(0, tensor.numpy_dtype)]
             else:
                 found.append(np.empty((0, size, *tensor.row_shape), tensor.numpy_dtype))
@@ -194,7 +195,7 @@ class Source(ABC):
 
 
 def source_of(dataset: object) -> Source | None:
-    """Return the source of a dataset that is made of one, None for any other."""
+    """Return the source of a dataset, or None if it has none."""
     found: Source | None = getattr(dataset, SOURCE, None)
     return found
 
@@ -208,20 +209,20 @@ def is_mirrored(strategy: Any) -> bool:
 
 
 def shared(strategy: Any, source: S) -> S:
-    """Return the source of a process whose replicas share its batches.
+    """Return the source for a process whose replicas share its batches.
 
     Raises
     ------
     InvalidArgument
-        When ``batch_size`` can't be divided among the replicas, or ``tail`` is ``"partial"`` under
-        a strategy whose replicas need equal batches.
+        ``batch_size`` can't be divided among the replicas, or ``tail`` is ``"partial"`` under a
+        strategy whose replicas need equal batches.
     """
     if not is_mirrored(strategy):
         return source
     if source.tail == "partial":
         raise InvalidArgument(
-            f"tail='partial' gives a smaller last batch, which {type(strategy).__name__} can't "
-            f"share out evenly. Use tail='spread', 'repeat' or 'drop'."
+            f"tail='partial' makes a smaller last batch, which {type(strategy).__name__} can't "
+            "split evenly. Use tail='spread', 'repeat' or 'drop'."
         )
     replicas = len(strategy.extended.worker_devices)
     if source.batch_size % replicas:

@@ -1,8 +1,8 @@
-"""From rows that are pushed to batches: in the order in which they come, until no more will.
+"""From pushed rows to batches, in order of arrival, until no more rows will come.
 
-A rank's agent keeps the rows in segments (`gridflow._feed.store.stream`). They are mapped, made
-into batches by one copy, and given back; so a stream may be longer than any disk. Imports
-TensorFlow only where a dataset is made.
+A rank's agent keeps the rows in segments (`gridflow._feed.store.stream`). They are mapped, copied
+once into batches, and released, so a stream may be larger than any disk. Imports TensorFlow only to
+create a dataset.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 __all__ = ["StreamProgress", "StreamSource", "distribute", "of_stream"]
 
 _SHORT_SECONDS = 0.005
-#: For rows that the agent has, to be known here.
+#: Seconds to wait until rows that the agent has are known here.
 _ROWS_SECONDS = 60.0
 
 
 @dataclass
 class StreamProgress:
-    """How far a stream has been handed out; datasets made of one another share it.
+    """The position in a stream, shared by datasets derived from each other.
 
     Attributes
     ----------
     has_begun : bool
-        Whether somebody reads it.
+        Whether reading has started.
     consumer : StreamGrant or None
-        Where those are who take the batches, behind those who make them.
+        The position of those who consume batches, behind those who produce them.
     steps, rows : int
-        Steps of its section that were handed out, and rows of the sections before it; of rows that
-        are asked all that were answered.
+        Steps of the section that were returned, and rows of earlier sections; for inference, all
+        answered rows.
     is_fit : bool
-        Whether a fit takes them.
+        Whether a fit consumes them.
     iterator
-        That of a fit, for the next epoch or fit to go on with.
+        A fit's iterator, with which the next epoch or fit continues.
     rest : BatchPlan or None
-        That of the last steps, once they have begun.
+        The plan of the last steps, once they have started.
     is_told : bool
-        Whether the ledger has its account.
+        Whether the ledger has its counts.
     asked : deque of (segment, rows, rows left in the segment, what the segment is called)
-        Batches that wait for their answers, in order.
+        Batches waiting for answers, in order.
     """
 
     has_begun: bool = False
@@ -77,22 +77,22 @@ class StreamProgress:
 
 @dataclass(kw_only=True)
 class StreamSource(Source):
-    """A `Source` of rows that are pushed, in one pass; its first epoch is the only one.
+    """A `Source` of pushed rows, for one pass; its first epoch is the only one.
 
     Attributes
     ----------
     grant : StreamGrant
         Where those are who make the batches.
     segments : callable
-        Returns the number of segments that have come; waits for more than those given, so long.
+        Returns the number of segments; waits up to a timeout for more than a given number.
     on_taken : callable
-        Is told how many rows were taken.
+        Called with the number of rows taken.
     on_section : callable
-        Is told of a section whose rows were all trained on.
+        Called with a section whose rows were all trained on.
     rows_before : int
-        Rows that generations before this one had.
+        Rows of earlier generations.
     is_asked : bool
-        Whether each batch is to be answered; it then never holds rows of two segments.
+        Whether each batch must be answered; then it never has rows of two segments.
     """
 
     grant: StreamGrant
@@ -105,19 +105,19 @@ class StreamSource(Source):
     progress: StreamProgress = field(default_factory=StreamProgress)
 
     def __post_init__(self) -> None:
-        # Before anybody makes a batch: those who take them begin where these begin.
+        # Before any batch is produced: consumers start where producers start.
         if self.progress.consumer is None:
             self.progress.consumer = self.grant.another()
 
     @property
     def consumer(self) -> StreamGrant:
-        """Where those are who take the batches."""
+        """The position of those who consume batches."""
         assert self.progress.consumer is not None
         return self.progress.consumer
 
     @property
     def is_used_up(self) -> bool:
-        """Whether no more rows will come, and all were handed out."""
+        """Whether no more rows will come, and all have been returned."""
         if not self.consumer.is_last:
             return False
         if self.is_asked:
@@ -125,9 +125,9 @@ class StreamSource(Source):
         return self.progress.steps >= self.consumer.steps()
 
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
-        """Return whether another step comes, whatever its number in a fit.
+        """Return whether there is another step, whatever its number in a fit.
 
-        Sections whose steps have all been made are ended on the way.
+        Ends sections whose steps have all been made.
         """
         del step
         while True:
@@ -139,7 +139,7 @@ class StreamSource(Source):
             self.progress.steps = 0
 
     def rows_trained(self) -> int:
-        """Return how many rows the steps that were made have had, since the generation began."""
+        """Return the number of rows of the steps made since the generation began."""
         steps, consumer = self.progress.steps, self.consumer
         before = self.progress.rows
         if self.is_asked:
@@ -164,18 +164,17 @@ class StreamSource(Source):
             self.progress.is_fit = False
 
     def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield the rows window by window, as they come."""
+        """Yield the rows window by window, as they arrive."""
         if self.progress.has_begun:
             raise InvalidArgument(
-                "the rows of ctx.stream() come only once, and have already been read. To train "
-                "on them "
-                "several times let feed(epochs=…) send them again, and fit with epochs=1."
+                "the rows of ctx.stream() come only once, and have already been read. To train on "
+                "them several times, send them again with feed(epochs=…), and fit with epochs=1."
             )
         self.progress.has_begun = True
         yield from self._asked() if self.is_asked else self._trained()
 
     def numpy_batches(self) -> Iterator[Any]:
-        """Yield the batches as numpy arrays, for what isn't TensorFlow."""
+        """Yield the batches as numpy arrays, for other backends than TensorFlow."""
         for windows in self.epoch():
             self.has_step(self.progress.steps, 0.0)
             for arrays in zip(*windows, strict=True):
@@ -226,7 +225,7 @@ class StreamSource(Source):
         """Give the account of a stream that nobody reads on; from any thread."""
         give_up = time.monotonic() + LOOK_SECONDS
         while self.is_used_up and not self.progress.is_told and time.monotonic() < give_up:
-            time.sleep(_SHORT_SECONDS)  # who makes batches comes to the end a moment later
+            time.sleep(_SHORT_SECONDS)  # the producer of batches reaches the end a moment later
         trained = self.rows_trained()
         self._tell(trained, 0, max(0, self.reader.found - trained), complete=False)
 
@@ -258,7 +257,7 @@ class StreamSource(Source):
         return StreamRows(self.reader.dataset, batches, self.selection.columns)
 
     def _rest(self, steps: int, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield the last batches: what is left, dealt out to the steps that all ranks make."""
+        """Yield the last batches: the remaining rows, spread over the steps of all ranks."""
         if not steps:
             return
         self._await(rows)
@@ -271,7 +270,7 @@ class StreamSource(Source):
         self._take(rows)
 
     def _asked(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield batches that are to be answered, each of rows of one segment."""
+        """Yield batches to be answered, each with rows of one segment."""
         while True:
             ended = self.grant.is_last
             if not self._look(0.0 if ended else LOOK_SECONDS):
@@ -296,7 +295,7 @@ class StreamSource(Source):
         return self.reader.rows > 0
 
     def _await(self, rows: int) -> None:
-        """Map rows that are certain; which segment they lie in may be known a moment later."""
+        """Map rows that are certain; their segment may become known a moment later."""
         self._look()
         give_up = time.monotonic() + _ROWS_SECONDS
         while self.reader.rows < rows and time.monotonic() < give_up:
@@ -319,23 +318,23 @@ class StreamSource(Source):
             )
 
     def answered(self, rows: int) -> tuple[int, bool]:
-        """Return the segment of the batch that is answered with so many rows, and if it is whole.
+        """Return the segment of the batch answered with these rows, and whether it is complete.
 
         Raises
         ------
         GridflowError
-            There is no such batch, or it has another number of rows.
+            There is no such batch, or its number of rows differs.
         """
         if not self.progress.asked:
             raise GridflowError(
                 "ctx.results() answers batches of ctx.stream() that come from infer(), each once "
-                "and in order; there is none that waits for an answer."
+                "and in order; no batch is waiting for an answer."
             )
         segment, wanted, left, where = self.progress.asked.popleft()
         if rows != wanted:
             raise GridflowError(
-                f"ctx.results() was given {rows} rows for a batch of {wanted} ({where}): return "
-                f"one row for each row of the batch, in the same order."
+                f"ctx.results() got {rows} rows for a batch of {wanted} ({where}): pass one row "
+                "for each row of the batch, in the same order."
             )
         self.progress.rows += rows
         return segment, not left
@@ -349,7 +348,7 @@ def of_stream(
     sample_weight: str | None = None,
     **options: Any,
 ) -> StreamSource:
-    """Return the source of a stream that has a row; other parameters are the source's fields."""
+    """Return the source of a stream that has at least one row; options are its fields."""
     specs = tensor_specs(stream.schema())
     refuse_left_out(named(features, label, sample_weight), stream.left_out)
     selection = select(specs, features, label, sample_weight, stream.dataset)
@@ -357,7 +356,7 @@ def of_stream(
 
 
 def distribute(strategy: Any, source: StreamSource, prefetch: int) -> tuple[Any, StreamSource]:
-    """Return the dataset in the form that the strategy's ``Model.fit`` wants, and its source."""
+    """Return the dataset in the form for the strategy's ``Model.fit``, and its source."""
     source = shared(strategy, source)
 
     def make(source: StreamSource) -> Any:

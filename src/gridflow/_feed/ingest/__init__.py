@@ -1,1 +1,1 @@
-"""Where rows come from: a module for each kind of data."""
+"""Sources of rows, one module for each kind of data."""

@@ -25,7 +25,7 @@ __all__ = ["ArraySource", "FileRows", "feedable", "has_masks", "integer_lost_in"
 _TUPLE_COLUMNS: Final = ("x", "y", "sample_weight")
 _ROWS_PER_BATCH: Final = 10_000
 _RENAME: Final = "Rename or drop all but one."
-#: From here on not every integer is a float64.
+#: From here on, not every integer can be represented as float64.
 _EXACT: Final = 2.0**53
 
 
@@ -65,7 +65,7 @@ class ArraySource(RowSource):
     Raises
     ------
     InvalidArgument, SchemaError
-        For names or data that can't be used.
+        A name or the data can't be used.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -89,24 +89,24 @@ class ArraySource(RowSource):
 
     @property
     def left_out(self) -> dict[str, dict[str, str]]:
-        """Columns that can't be fed, and why, by dataset."""
+        """Columns that can't be fed, with the reason, by dataset."""
         return self._left_out
 
     def check(self, num_ranks: int) -> None:
-        """Refuse a dataset without rows, if there is a rank to feed."""
+        """Reject a dataset without rows, if there is a rank to feed."""
         for name, table in self._tables.items():
             if num_ranks and not table.num_rows:
                 raise SchemaError(f"dataset {name!r} has no rows: there is nothing to feed.")
 
     def details(self) -> dict[str, str]:
-        """Return how many rows each dataset has."""
+        """Return the number of rows of each dataset."""
         return {f"rows of {name}": f"{table.num_rows:,}" for name, table in self._tables.items()}
 
     def deal(self, num_ranks: int, folder: Path, kept: Collection[str] = ()) -> list[FileRows]:
-        """Write each rank's rows into a folder of its own, and return what reads them.
+        """Write each rank's rows to a separate folder, and return their readers.
 
-        Each rank gets consecutive rows; the ranks' numbers of rows differ by at most one. Maps are
-        left out but for those of the columns ``kept``, of which the agents make others.
+        Each rank gets consecutive rows; the numbers of rows differ by at most one. Maps are left
+        out, except for the columns ``kept``, which the agents convert.
         """
         if num_ranks < 1:
             raise InvalidArgument(f"num_ranks must be at least 1, got {num_ranks}.")
@@ -130,12 +130,12 @@ class ArraySource(RowSource):
 
 
 def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]]:
-    """Turn rows into an Arrow table of the columns that can be fed; say why others can't.
+    """Convert rows to an Arrow table of the columns that can be fed, with reasons for the others.
 
     Raises
     ------
     InvalidArgument
-        When no column remains, or as `to_table`.
+        No column remains, or as in `to_table`.
     """
     reasons: dict[str, str] = {}
     table = to_table(rows, dataset, reasons)
@@ -147,9 +147,9 @@ def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]
         elif (reason := reason_against(table.schema.field(name).type, where)) is not None:
             reasons[name] = reason
     fed = [name for name in times if name not in reasons]
-    if reasons and (not fed or isinstance(rows, tuple)):  # who gives (x, y) wants both
+    if reasons and (not fed or isinstance(rows, tuple)):  # users who pass (x, y) need both
         raise SchemaError(" ".join(reasons.values()))
-    # Of a map, chosen keys can be fed: which ones isn't known here.
+    # Chosen keys of a map can be fed, but which ones isn't known here.
     fed = [n for n in times if n in fed or (times[n] == 1 and _is_map(table.schema.field(n).type))]
     return (table.select(fed) if reasons else table), reasons
 
@@ -159,20 +159,20 @@ def _is_map(kind: pa.DataType) -> bool:
 
 
 def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None = None) -> pa.Table:
-    """Turn rows into an Arrow table.
+    """Convert rows to an Arrow table.
 
     Parameters
     ----------
     rows
         A pyarrow Table, a pandas DataFrame (its index is left out), a dict of column to numpy
         array, one array (its column is ``x``), or a tuple of two or three arrays (``x``, ``y``,
-        ``sample_weight``). The first axis of an array counts the rows; further ones make arrays of
-        fixed shape. NaN stays NaN; what a masked array hides is null.
+        ``sample_weight``). The first axis of an array is the rows; further axes become arrays of
+        fixed shape. NaN stays NaN; masked values become null.
     dataset
-        Its name, for errors.
+        The dataset's name, for errors.
     left_out
-        Where it is given, columns that Arrow doesn't know how to hold are noted there with the
-        reason, instead of being refused.
+        If given, columns that Arrow can't represent are added to it with the reason, instead of
+        raising an error.
     """
     if isinstance(rows, pa.Table):
         return rows
@@ -191,12 +191,12 @@ def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None =
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name}: {rows}" for name, rows in lengths.items())
-        raise InvalidArgument(f"dataset {dataset!r} has columns of different length: {listed}.")
+        raise InvalidArgument(f"dataset {dataset!r} has columns of different lengths: {listed}.")
     return pa.table(columns)
 
 
 class UnknownKindError(InvalidArgument):
-    """Rows are of a kind that no table can be made of."""
+    """Rows of a type that can't be converted to a table."""
 
 
 class _NoColumnError(SchemaError):
@@ -211,15 +211,15 @@ def _columns(rows: Any, dataset: str) -> Mapping[Any, Any]:
     if isinstance(rows, tuple):
         if not 1 < len(rows) <= len(_TUPLE_COLUMNS):
             raise InvalidArgument(
-                f"dataset {dataset!r}: a tuple must be (x, y) or (x, y, sample_weight), this one "
+                f"dataset {dataset!r}: a tuple must be (x, y) or (x, y, sample_weight); this one "
                 f"has {len(rows)} items. Use a dict of column to array."
             )
         return dict(zip(_TUPLE_COLUMNS, rows, strict=False))
     if hasattr(rows, "__array__"):
         return {"x": rows}
     raise UnknownKindError(
-        f"dataset {dataset!r} is a {type(rows).__name__}; it can be a numpy array, a tuple "
-        f"(x, y), a dict of column to array, a pandas DataFrame or a pyarrow Table."
+        f"dataset {dataset!r} is a {type(rows).__name__}; it must be a numpy array, a tuple (x, "
+        "y), a dict of column to array, a pandas DataFrame or a pyarrow Table."
     )
 
 
@@ -234,8 +234,8 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
             values = np.ma.stack(values)
         array = np.asarray(values)
         if array.ndim == 0:
-            raise InvalidArgument(f"{where} is a single value, not one per row: {values!r}.")
-        mask = np.ma.getmask(values)  # what it hides are nulls
+            raise InvalidArgument(f"{where} is a single value instead of one per row: {values!r}.")
+        mask = np.ma.getmask(values)  # masked values are nulls
         hidden = None if mask is np.ma.nomask else np.ascontiguousarray(mask)
         if array.dtype == object and array.ndim == 1:
             return _one(pa.array(array, from_pandas=True, mask=hidden))
@@ -256,28 +256,28 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
 
 
 def has_masks(values: Any) -> bool:
-    """Return whether some of the values are masked arrays, whose masks numpy would forget."""
+    """Return whether some values are masked arrays, whose masks numpy would lose."""
     is_list = isinstance(values, list | tuple)
     return is_list and any(isinstance(value, np.ma.MaskedArray) for value in values)
 
 
 def integer_lost_in(array: np.ndarray, values: Any) -> str | None:
-    """Return what is wrong where numpy has rounded an integer beside floats; None if nothing.
+    """Return an error if numpy has rounded an integer among floats, or None.
 
     Parameters
     ----------
     array
-        What numpy has made of the values.
+        The result of numpy's conversion.
     values
-        Plain numbers, in lists at any depth.
+        Plain numbers, in lists of any depth.
     """
     if array.dtype != np.float64 or not (np.abs(array) >= _EXACT).any():
         return None
     for value in _leaves(values):
         if isinstance(value, int | np.integer) and int(float(value)) != int(value):
             return (
-                f"the integer {value} would become the float {float(value):.0f}, as not all "
-                f"values are integers that fit into 64 bits. Make all of them integers or floats."
+                f"the integer {value} would become the float {float(value):.0f}, because not all "
+                "values are integers that fit into 64 bits. Make all of them integers or floats."
             )
     return None
 

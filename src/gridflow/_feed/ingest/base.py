@@ -1,11 +1,11 @@
-"""What a source of rows is: one object in the driver, and what it sends to the agent of each rank.
+"""The interface of a source of rows: an object in the driver, and one in each rank's agent.
 
 ::
 
-    RowSource   driver   which columns and rows there are, what can't be fed, what a plan says
+    RowSource   driver   which columns and rows there are, what can't be fed, details for a plan
     RankRows    agent    the rows of one rank, as (dataset, record batch or file), once and in order
 
-How many rows a rank gets is known to neither: the spool's writer counts them.
+Neither knows how many rows a rank gets: the spool's writer counts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RankRows", "RowSource", "check_name"]
 
 
 class RankRows(ABC):
-    """The rows of one rank. It travels to that rank's agent, pickled."""
+    """The rows of one rank. Sent to that rank's agent, pickled."""
 
     @abstractmethod
     def batches(
@@ -37,21 +37,21 @@ class RankRows(ABC):
         Parameters
         ----------
         arriving : iterable of pyarrow.RecordBatch
-            What the launcher itself brings to the task: on Spark the rows of the partition.
+            What the launcher itself passes to the task: on Spark the rows of the partition.
         """
 
 
 class RowSource(ABC):
-    """The datasets of one job, as they lie in the driver or are known to it.
+    """The datasets of one job, as known to the driver.
 
-    How the rows get to the ranks is the launcher's: a source for Spark makes the DataFrame whose
-    last stage the agents are, one for plain processes writes a file for each rank.
+    The launcher determines how rows get to the ranks: a source for Spark makes the DataFrame whose
+    last stage are the agents, a source for plain processes writes a file for each rank.
     """
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """All columns of all datasets, each once, those that can't be fed included."""
+        """All columns of all datasets, each once, including those that can't be fed."""
 
     @property
     @abstractmethod
@@ -60,20 +60,20 @@ class RowSource(ABC):
 
     @abstractmethod
     def check(self, num_ranks: int) -> None:
-        """Refuse what can't be fed to so many ranks, before anything is launched.
+        """Reject what can't be fed to this number of ranks, before anything is launched.
 
         Raises
         ------
         SchemaError, InvalidArgument
-            Naming the dataset, the columns, and what to do.
+            The message names the dataset and columns, and says what to do.
         """
 
     def details(self) -> dict[str, str]:
-        """Return what a plan says of the rows."""
+        """Return details about the rows for a plan."""
         return {}
 
 
 def check_name(name: object) -> None:
-    """Refuse what is no name of a dataset."""
+    """Reject an invalid dataset name."""
     if not isinstance(name, str) or not name.isidentifier():
         raise InvalidArgument(f"a dataset's name must be an identifier like 'train', got {name!r}.")

@@ -1,7 +1,7 @@
 """From DataFrames to the one stage whose partitions are the agents' rows.
 
-`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `Tags` parts the
-rows again in the agents, with pyarrow only.
+`check` and `stage_frame` run in the driver, on classic Spark and Spark Connect; `Tags` separates
+the datasets again in the agents, with pyarrow only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tags", "check", "plain_frame", "stage_frame"]
 
-#: Names that begin so are the feed's own.
+#: Prefix of the feed's own column names.
 _RESERVED: Final = "__gridflow_"
 _TAG: Final = f"{_RESERVED}dataset"
 _MAX_DATASETS: Final = 127
@@ -39,12 +39,12 @@ _MAX_DATASETS: Final = 127
 
 @dataclass(frozen=True)
 class Tags(RankRows):
-    """How the datasets lie in the staged DataFrame, whose partitions are the ranks' rows.
+    """The layout of the datasets in the staged DataFrame, whose partitions are the ranks' rows.
 
     Attributes
     ----------
     datasets : tuple of str
-        The names; where there are several, a row's tag is its dataset's place here.
+        The names; if there are several, a row's tag is its dataset's index here.
     columns : tuple of tuple of (str, str)
         For each dataset, its columns' names in the staged DataFrame and in its own.
     """
@@ -54,7 +54,7 @@ class Tags(RankRows):
 
     @property
     def tag(self) -> str | None:
-        """The column that has a row's tag; None where there is one dataset alone."""
+        """The column with a row's tag; None for a single dataset."""
         return _TAG if len(self.datasets) > 1 else None
 
     def batches(
@@ -85,24 +85,24 @@ class Tags(RankRows):
 
 
 def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
-    """Refuse what can't be fed, before anything is launched.
+    """Reject what can't be fed, before anything is launched.
 
     Returns
     -------
     dict
-        Columns that are left out because they can't be fed, and why, by dataset.
+        Columns that are left out because they can't be fed, with the reason, by dataset.
 
     Raises
     ------
     SchemaError
-        When no column remains; names dataset, columns, types and what to do.
+        No column remains; the message names dataset, columns and types, and says what to do.
     InvalidArgument
-        For a dataset's name that isn't an identifier, or no dataset at all.
+        A dataset's name isn't an identifier, or there is no dataset.
     """
     if not datasets:
-        raise InvalidArgument("data contains no dataset: give at least one, {'train': df}.")
+        raise InvalidArgument("data contains no dataset: pass at least one, {'train': df}.")
     if len(datasets) > _MAX_DATASETS:
-        raise InvalidArgument(f"data holds {len(datasets)} datasets, {_MAX_DATASETS} is the most.")
+        raise InvalidArgument(f"too many datasets: {len(datasets)} (limit {_MAX_DATASETS}).")
     left_out = {}
     for name, frame in datasets.items():
         check_name(name)
@@ -117,7 +117,7 @@ def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
 
 
 def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
-    """Return the columns that can't be fed, and why."""
+    """Return the columns that can't be fed, with the reason."""
     fields = frame.schema.fields
     times = Counter(field.name for field in fields)
     reasons: dict[str, str] = {}
@@ -125,7 +125,7 @@ def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
         where = f"column {field.name!r} of dataset {dataset!r}"
         if times[field.name] > 1:
             reason: str | None = (
-                f"{where} is there {times[field.name]} times. Rename or drop all but one."
+                f"{where} is there {times[field.name]} times. Rename it or drop all but one."
             )
         elif field.name.startswith(_RESERVED):
             reason = f"{where}: names that begin with {_RESERVED} are reserved. Rename it."
@@ -137,13 +137,13 @@ def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
 
 
 def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> DataFrame:
-    """Return the frame without the columns that can't be fed, but for some that are to be kept."""
+    """Return the frame without the columns that can't be fed, except those to keep."""
     from pyspark.sql import functions as f
 
     reasons = {name: why for name, why in _reasons(frame, dataset).items() if name not in kept}
     if not reasons:
         return frame
-    # By place: a name that is there twice can't be resolved.
+    # By position: a duplicate name can't be resolved.
     names = frame.columns
     numbered = frame.toDF(*(f"{_RESERVED}{place}" for place in range(len(names))))
     return numbered.select(
@@ -170,12 +170,12 @@ def _reason_against(kind: DataType, where: str) -> str | None:
 
 
 def is_vector(kind: DataType) -> bool:
-    """Return whether it is the type of Spark ML's vectors."""
+    """Return whether this is the type of Spark ML vectors."""
     return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
 
 
 def plain_frame(name: str, frame: DataFrame, kept: Collection[str] = ()) -> tuple[DataFrame, Tags]:
-    """Return a DataFrame of what can be fed, as it lies, and what gives its columns their names."""
+    """Return a DataFrame of what can be fed, unchanged, and the names of its columns."""
     frame = _vectors_to_arrays(_feedable(frame, name, kept), kept)
     own = frame.columns
     frame = _plainly_named(frame)
@@ -193,15 +193,15 @@ def stage_frame(
     Parameters
     ----------
     datasets
-        DataFrames by name, which `check` has accepted.
+        DataFrames by name, accepted by `check`.
     num_partitions : int
-        Agents, one partition each.
+        Number of agents, with one partition each.
     repartition : {"auto", "always", "never"}, default "auto"
         ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
-        knows before running, is used as it lies (cached, ``repartition(n)``, ``range``).
-        ``"never"``: it is used as it lies in any case, and has to have that number.
+        knows before running, is used unchanged (cached, ``repartition(n)``, ``range``).
+        ``"never"``: it is used unchanged in any case, and must have that number.
     kept : collection of str, or mapping of str to Form
-        Columns that aren't left out: the agents make others of them.
+        Columns to keep: the agents convert them.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def stage_frame(
 
 
 def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFrame:
-    """Return the frame with arrays for vectors; what is to be sparse as the struct that it is."""
+    """Return the frame with vectors as arrays, or as structs if they will be sparse."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
@@ -241,7 +241,7 @@ def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFram
             if isinstance(kept, Mapping) and isinstance(kept.get(field.name), Sparse):
                 columns.append(f.unwrap_udt(column).alias(field.name))
                 continue
-            # vector_to_array refuses a null; as a null array it meets the feed's own rule.
+            # vector_to_array rejects nulls; as a null array they are handled by the feed's rule.
             column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
         columns.append(column.alias(field.name))
     return frame.select(columns)

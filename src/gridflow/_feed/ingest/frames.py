@@ -1,4 +1,4 @@
-"""The source of rows on Spark: DataFrames as they are, or made of what lies in the driver."""
+"""The source of rows on Spark: DataFrames, or data in the driver's memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gridflow._feed.ingest.jvm_files import Segments
     from gridflow._feed.ingest.partitions import Repartition
 
-#: Arrow's types that Spark doesn't know, and the nearest that it does.
+#: Arrow types that Spark doesn't support, with the nearest supported type.
 _NEAREST: Final = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -32,20 +32,20 @@ _NEAREST: Final = {
 
 
 class FrameSource(RowSource):
-    """Datasets that Spark computes; the agents are the last stage of that.
+    """Datasets that Spark computes; the agents are the last stage.
 
     Parameters
     ----------
     spark : SparkSession
     data : mapping of dataset name to rows
-        DataFrames, or what `gridflow._feed.ingest.arrays.to_table` takes.
+        DataFrames, or data for `gridflow._feed.ingest.arrays.to_table`.
     repartition : {"auto", "always", "never"}
         See `gridflow._feed.ingest.dataframes.stage_frame`.
 
     Raises
     ------
     InvalidArgument, SchemaError
-        As `as_frames`.
+        As in `as_frames`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FrameSource(RowSource):
         return self._left_out
 
     def check(self, num_ranks: int) -> None:
-        """Refuse what can't be fed to so many ranks; note what is left out."""
+        """Reject what can't be fed to this number of ranks; record what is left out."""
         if self._frames:
             for name, reasons in dataframes.check(self._frames).items():
                 self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
@@ -75,7 +75,7 @@ class FrameSource(RowSource):
     def stage(
         self, num_ranks: int, kept: Collection[str] = (), spool_dir: str | None = None
     ) -> tuple[DataFrame, Tags | Segments]:
-        """Return the DataFrame whose partitions are the ranks' rows, and what the agents get of it.
+        """Return the DataFrame whose partitions are the ranks' rows, and the object for the agents.
 
         Spark jobs that the rows need before their last stage may run here.
         """
@@ -86,14 +86,14 @@ class FrameSource(RowSource):
 def as_frames(
     spark: SparkSession, data: Mapping[str, Any], left_out: dict[str, dict[str, str]]
 ) -> dict[str, DataFrame]:
-    """Return each dataset as a DataFrame; note columns that can't be fed with the reason.
+    """Return each dataset as a DataFrame; record columns that can't be fed, with the reason.
 
     Raises
     ------
     InvalidArgument
-        It is something else; the message says how to make a DataFrame of it.
+        A dataset has another type; the message says how to convert it.
     SchemaError
-        It has no rows, or a type that Spark doesn't have.
+        A dataset has no rows, or a type that Spark doesn't support.
     """
     return {name: _as_frame(spark, rows, name, left_out) for name, rows in data.items()}
 
@@ -103,27 +103,25 @@ def _as_frame(
 ) -> DataFrame:
     from pyspark.sql import Column
 
-    if isinstance(rows, Column):  # it says that it has whatever it is asked for
-        raise InvalidArgument(
-            f"dataset {name!r} is a Column. Give the DataFrame that it is one of: df.select('x')."
-        )
+    if isinstance(rows, Column):  # it claims to have any attribute
+        raise InvalidArgument(f"dataset {name!r} is a Column. Pass a DataFrame: df.select('x').")
     if isinstance(rows, Materialized):
         rows.check()
         return rows.read(spark)
     if hasattr(rows, "mapInArrow"):
         if rows.isStreaming:
             raise InvalidArgument(
-                f"dataset {name!r} is a streaming DataFrame, which never ends; a run needs all "
-                f"rows of an epoch. Feed it to a running job: with distributor.start(function) as "
-                "job: job.feed(rows). Or run on each batch of it: writeStream.foreachBatch."
+                f"dataset {name!r} is a streaming DataFrame, which never ends, but a run needs all "
+                "rows of an epoch. Feed it to a running job: with distributor.start(function) as "
+                "job: job.feed(rows). Or run on each of its batches: writeStream.foreachBatch."
             )
         return rows  # type: ignore[no-any-return]
     if hasattr(rows, "to_spark"):  # pandas on Spark
         return rows.to_spark()  # type: ignore[no-any-return]
     if hasattr(rows, "mapPartitions"):
         raise InvalidArgument(
-            f"dataset {name!r} is an RDD ({type(rows).__name__}). Give its columns names: "
-            "rdd.toDF(['x', 'y'])."
+            f"dataset {name!r} is an RDD ({type(rows).__name__}). Convert it to a DataFrame with "
+            "column names: rdd.toDF(['x', 'y'])."
         )
     if isinstance(rows, str | os.PathLike):
         raise InvalidArgument(
@@ -144,14 +142,14 @@ def _from_memory(
     try:
         table, reasons = arrays.feedable(rows, name)
     except arrays.UnknownKindError as error:
-        raise InvalidArgument(f"{error} Or a DataFrame of Spark.") from error
+        raise InvalidArgument(f"{error} Or a Spark DataFrame.") from error
     if not table.num_rows:
         raise SchemaError(f"dataset {name!r} has no rows.")
     if reasons:
         left_out[name] = reasons
     try:
         table = table.cast(pa.schema([f.with_type(_nearest(f.type)) for f in table.schema]))
-        # A moment without a time zone stays one: it means the same number on every launcher.
+        # A timestamp without a time zone stays one, so it means the same number on every launcher.
         schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
         return spark.createDataFrame(table, schema)
     except (pa.ArrowException, PySparkException) as error:

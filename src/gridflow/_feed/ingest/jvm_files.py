@@ -1,13 +1,13 @@
-"""Rows that Spark's JVM writes to files for the Python worker of the same task: no socket, no copy.
+"""Rows that Spark's JVM writes to files for the Python worker of the same task.
 
-gridflow's jar writes the rows of a task as Arrow files (`io.gridflow.feed`), in bulk where they lie
-in bulk, in the form that the spool has wherever it can. The worker maps them, and the spool takes
-them over as they are. Where there is no jar (Spark Connect, a session that forbids it), rows come
-through Spark's socket as ever.
+gridflow's jar writes the rows of a task as Arrow files (`io.gridflow.feed`), in bulk if possible,
+and in the spool's form if possible. The worker maps them, and the spool takes them over unchanged.
+Without the jar (Spark Connect, a session that forbids it), rows come through Spark's socket as
+usual.
 
 ::
 
-    <a local folder of the task>/<name>-<task attempt>/pid             who takes the files
+    <a local folder of the task>/<name>-<task attempt>/pid             the consumer of the files
                                                       /begun           Spark's side has seen it
                                                       /00000000-0.arrow   rows of the first dataset
                                                       /failed          why no more could be written
@@ -50,7 +50,7 @@ _CLOSE_SECONDS: Final = 10.0
 def written(
     frame: DataFrame, tags: Tags, root: str | None, *, is_final: bool
 ) -> tuple[DataFrame, Tags | Segments]:
-    """Return the stage whose tasks write their rows to files, where the session can.
+    """Return the stage whose tasks write their rows to files, if the session supports it.
 
     Spark jobs that the rows need before their last stage run here.
 
@@ -59,12 +59,12 @@ def written(
     frame : DataFrame
         The stage.
     tags : Tags
-        What parts and names its rows.
+        Separates and names its rows.
     root : str or None
         The local folder for the files; None: the first of Spark's own.
     is_final : bool
-        Whether columns come in the form of the spool where they can (days and booleans as numbers,
-        arrays of one length as such), or always with the types that Spark gives them.
+        Whether columns have the spool's form if possible (dates and booleans as numbers, arrays of
+        one length as such), or always Spark's types.
     """
     from pyspark.sql import DataFrame as Frame
 
@@ -75,7 +75,7 @@ def written(
     package: Any = spark._jvm.io.gridflow.feed  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
     places = {column: place for place, column in enumerate(frame.columns)}
     tag = tags.tag
-    # A DataFrame plans its query once: this one's is new, and knows what is cached by now.
+    # A DataFrame plans its query once; this one is new and sees what is cached.
     jvm_frame = frame.select("*")._jdf  # noqa: SLF001 (as above)
     try:
         asked = package.Segments(
@@ -96,12 +96,12 @@ class Segments(RankRows):
     Attributes
     ----------
     name : str
-        What the names of the tasks' folders begin with.
+        Prefix of the tasks' folders.
     root : str or None
-        Where these are; None: in the first of the local folders that Spark gives the task.
+        The parent of these folders; None: the first of the task's local folders.
     tags : Tags
-        For rows that come through Spark's socket all the same: its tasks wait for a few seconds
-        only until somebody wants files.
+        For rows that come through Spark's socket after all: its tasks wait only a few seconds for a
+        consumer of files.
     """
 
     name: str
@@ -115,16 +115,16 @@ class Segments(RankRows):
         task = TaskContext.get()
         root = self.root or os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
         if task is None or not root:
-            raise InvalidArgument("rows in files need a Spark task: this process has none.")
+            raise InvalidArgument("rows in files need a Spark task, and this process has none.")
         return Path(root) / f"{self.name}-{task.taskAttemptId()}"
 
     def batches(
         self, arriving: Iterable[pa.RecordBatch] = ()
     ) -> Generator[tuple[str, pa.RecordBatch | Segment]]:
-        """Yield files, each with the name of its rows' dataset, as they come.
+        """Yield files, each with the name of its dataset, as they appear.
 
-        The folder is there before this is called, and is deleted by whoever made it. Whoever takes
-        a file away is done with it.
+        The folder exists before this is called, and is deleted by its creator. A consumer that
+        moves a file away is done with it.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Segments(RankRows):
         try:
             yield from self._handed_over(folder, task)
         except BaseException:
-            # Spark's task sees that no more files are wanted: at once, as it writes on meanwhile.
+            # Tells Spark's task at once that no more files are needed, because it keeps writing.
             over = folder.with_name(f"{folder.name}.over")
             with contextlib.suppress(OSError):
                 folder.rename(over)
@@ -150,7 +150,7 @@ class Segments(RankRows):
     ) -> Iterator[tuple[str, pa.RecordBatch | Segment]]:
         number, wait = 0, _LEAST_SECONDS
         while True:
-            has_ended = task.has_ended  # before the look, or a last file might be missed
+            has_ended = task.has_ended  # checked first, or the last file might be missed
             found = self._file(folder, number)
             if found is not None:
                 yield found
@@ -176,9 +176,9 @@ class Segments(RankRows):
 
 
 class _Task:
-    """What Spark's task sends by its socket: the end of its rows, and seldom the rows.
+    """What Spark's task sends through its socket: the end of its rows, and rarely rows.
 
-    A thread listens, as whoever listens hears nothing else meanwhile.
+    A separate thread receives, because receiving blocks.
     """
 
     def __init__(self, arriving: Iterable[pa.RecordBatch]) -> None:
@@ -191,23 +191,23 @@ class _Task:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all has been sent, and taken."""
+        """Whether everything has been sent and received."""
         return not self._thread.is_alive() and self._batches.empty()
 
     def batch(self, seconds: float) -> pa.RecordBatch | None:
-        """Return rows that were sent, None if there are none by then."""
+        """Return rows that were sent, or None after the timeout."""
         try:
             return self._batches.get(timeout=seconds)
         except queue.Empty:
             return None
 
     def check(self) -> None:
-        """Raise what ended it, if that was an error."""
+        """Raise the error that ended it, if any."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """Wait for its end: the socket is Spark's again."""
+        """Wait for the end; then the socket is Spark's again."""
         self._is_closed = True
         self._thread.join(_CLOSE_SECONDS)
 
@@ -225,7 +225,7 @@ class _Task:
 
 
 def os_error(words: str) -> OSError:
-    """Return the error of the system that Java has told of."""
+    """Return the system error that Java has reported."""
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         if os.strerror(number) in words:
             return OSError(number, os.strerror(number))

@@ -1,8 +1,8 @@
-"""Columns' names as Spark takes them."""
+"""Column names in Spark's syntax."""
 
 from __future__ import annotations
 
 
 def quoted(column: str) -> str:
-    """Return a name as Spark takes it, whatever is in it: ``a.b`` would be a field of ``a``."""
+    """Quote a column name: without quotes, ``a.b`` would be a field of ``a``."""
     return "`" + column.replace("`", "``") + "`"

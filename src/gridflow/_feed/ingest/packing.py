@@ -1,9 +1,9 @@
-"""Arrays of numbers on their way from Spark's JVM to Python: as bytes, not element by element.
+"""Sends arrays of numbers from Spark's JVM to Python as bytes instead of element by element.
 
-Spark writes each element of an array into Arrow's format by a call of its own, but a binary value
-by one copy. The function ``gridflow.pack`` of gridflow's jar makes bytes of an array; `unpacked`
-makes Arrow's arrays of them again, without touching the numbers. Where the jar can't be had (Spark
-Connect, a session that forbids it) columns stay as they are: slower, but the same rows.
+Spark writes each element of an array to Arrow with a separate call, but a binary value with one
+copy. The function ``gridflow.pack`` of gridflow's jar converts an array to bytes; `unpacked`
+converts them back to Arrow arrays without touching the numbers. Without the jar (Spark Connect, a
+session that forbids it) columns are unchanged: the same rows, but slower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: The first field of a packed array; behind it comes Spark's name of the elements' type.
+#: The first field of a packed array, followed by Spark's name of the element type.
 _PREFIX: Final = "__gridflow_packed_"
 _NUMBERS: Final = {
     "smallint": pa.int16(),
@@ -44,13 +44,13 @@ _NUMBERS: Final = {
 }
 
 _lock = threading.Lock()
-#: By the session's own name: each micro-batch of a stream has another object of the same one.
+#: By the session's id: each micro-batch of a stream has a different object for the same session.
 _known: dict[str, bool] = {}
 
 
 def can_pack(spark: SparkSession) -> bool:
-    """Return whether a session has ``gridflow.pack``; it gets the jar if it hasn't yet."""
-    if not hasattr(spark, "_jsparkSession"):  # Connect: its server's jars aren't ours to change
+    """Return whether a session has ``gridflow.pack``; add the jar if necessary."""
+    if not hasattr(spark, "_jsparkSession"):  # Connect: the server's jars can't be changed
         return False
     with _lock:
         name = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 (there is no public way)
@@ -62,10 +62,11 @@ def can_pack(spark: SparkSession) -> bool:
 
 
 def see_added_jars(spark: SparkSession) -> None:
-    """Let this thread's queries see the classes of jars that the session was given since it began.
+    """Make the classes of jars added to the session visible to this thread's queries.
 
-    ``ADD JAR`` shows them to the thread alone that runs it. What Spark's driver compiles in another
-    one can't name them: it fails, with pages of log, and Spark goes on without compiled code.
+    ``ADD JAR`` makes them visible only in the thread that runs it. In other threads, Spark's driver
+    can't compile code that names them: it fails with pages of logs, and Spark continues without
+    compiled code.
     """
     java = spark._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
     loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001
@@ -84,7 +85,7 @@ def _with_function(spark: SparkSession) -> bool:
         if is_new:
             spark.sql(f"ADD JAR '{jar()}'")
             spark.conf.set(CATALOG, CATALOG_CLASS)
-        # Analysed in the driver: no task runs.
+        # Only analysed in the driver: no task runs.
         return spark.sql("SELECT gridflow.pack(array(1.0F)) AS x").columns == ["x"]
     except (Py4JError, PySparkException, MissingDependency) as error:
         _LOG.debug("arrays are read element by element: %s", error)
@@ -94,14 +95,14 @@ def _with_function(spark: SparkSession) -> bool:
 
 
 def pack(column: Column | str) -> Column:
-    """Return a column's arrays of numbers as bytes; a column of another type as it is."""
+    """Return a column's arrays of numbers as bytes; other columns unchanged."""
     from pyspark.sql import functions as f
 
     return f.call_function("gridflow.pack", f.col(column) if isinstance(column, str) else column)
 
 
 def packed_frame(frame: DataFrame) -> DataFrame:
-    """Return the frame with its arrays of numbers packed, where its session can."""
+    """Return the frame with its arrays of numbers packed, if the session supports it."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType
 
@@ -119,7 +120,7 @@ def packed_frame(frame: DataFrame) -> DataFrame:
 
 
 def unpacked_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose packed columns are arrays of numbers again."""
+    """Return a batch with packed columns unpacked."""
     if not any(_element(field.type) for field in batch.schema):
         return batch
     return pa.RecordBatch.from_arrays(
@@ -128,7 +129,7 @@ def unpacked_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unpacked(column: pa.Array) -> pa.Array:
-    """Return a packed column as lists of numbers that share its memory; another as it is."""
+    """Return a packed column as lists that share its memory; other columns unchanged."""
     kind = _element(column.type)
     if kind is None:
         return column
@@ -148,7 +149,7 @@ def unpacked(column: pa.Array) -> pa.Array:
 
 
 def _element(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of the elements of a packed array, None for any other column."""
+    """Return the element type of a packed array, or None for other columns."""
     if not pa.types.is_struct(kind) or not kind.num_fields:
         return None
     name = kind.field(0).name

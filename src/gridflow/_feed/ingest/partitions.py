@@ -1,4 +1,4 @@
-"""How many partitions a DataFrame has, and how it gets as many as there are agents."""
+"""Checks and changes the number of a DataFrame's partitions, one for each agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REPARTITION: Final = ("auto", "always", "never")
 
 
 def check_repartition(repartition: str) -> None:
-    """Refuse what is no rule for partitions."""
+    """Reject an unknown rule for partitions."""
     if repartition not in _REPARTITION:
         raise InvalidArgument(
             f"repartition must be one of {', '.join(map(repr, _REPARTITION))}, got "
@@ -37,21 +37,21 @@ def check_repartition(repartition: str) -> None:
 def check_partitions(
     datasets: Mapping[str, DataFrame], num_partitions: int, repartition: str
 ) -> None:
-    """Refuse DataFrames that can't be used as they lie, as far as Spark knows before running.
+    """Reject DataFrames that can't be used unchanged, as far as Spark knows before running.
 
     Raises
     ------
     InvalidArgument
-        ``repartition`` is none of the rules; or it is ``"never"``, and there are several datasets
-        or not one partition for each agent.
+        The rule is unknown; or it is ``"never"``, and there are several datasets, or not one
+        partition for each agent.
     """
     check_repartition(repartition)
     if repartition != "never":
         return
     if len(datasets) > 1:
         raise InvalidArgument(
-            f"repartition='never' works for one dataset, these are {len(datasets)}: they can only "
-            f"be brought together by a shuffle."
+            f"repartition='never' supports only one dataset, got {len(datasets)}: combining "
+            "several needs a shuffle."
         )
     for frame in datasets.values():
         known = partitions(frame)
@@ -60,20 +60,20 @@ def check_partitions(
 
 
 def wrong_partitions(found: int, needed: int) -> str:
-    """Return what is wrong with rows that lie in this number of partitions."""
+    """Return the error for a wrong number of partitions."""
     return (
-        f"repartition='never' needs one partition for each task that is fed: the DataFrame has "
-        f"{found}, the job {needed} such tasks. Call df.repartition({needed}), or leave "
+        "repartition='never' needs one partition for each task that is fed: the DataFrame has "
+        f"{found}, and the job has {needed} such tasks. Call df.repartition({needed}), or leave "
         "repartition= at 'auto'."
     )
 
 
 def repartitioned(frame: DataFrame, num_partitions: int) -> DataFrame:
-    """Shuffle into exactly this number of partitions, empty frames as well.
+    """Shuffle into exactly this number of partitions, even if the frame is empty.
 
-    Spark's adaptive execution leaves ``repartition(n)`` alone, but the optimizer replaces a frame
-    that it can prove to be empty by one without partitions: no agent would ever start. A union
-    with no rows, of which it can't prove that, prevents it.
+    Spark's adaptive execution doesn't change ``repartition(n)``, but the optimizer replaces a
+    provably empty frame with one without partitions: no agent would ever start. A union with an
+    empty frame that isn't provably empty prevents this.
     """
     from pyspark.sql import functions as f
 
@@ -83,10 +83,10 @@ def repartitioned(frame: DataFrame, num_partitions: int) -> DataFrame:
 
 
 def partitions(frame: DataFrame) -> int | None:
-    """Return the number of partitions that the frame will certainly have, None if in doubt.
+    """Return the number of partitions that the frame will certainly have, or None.
 
-    Only shapes of plan are known here of which a barrier stage can be made: neither adaptive
-    execution, nor a union or coalesce inside the stage, may change the number.
+    Only plans are recognised that allow a barrier stage: neither adaptive execution nor a union or
+    coalesce inside the stage may change the number.
     """
     jdf = getattr(frame, "_jdf", None)
     if jdf is None:  # Spark Connect shows no plan
@@ -113,7 +113,7 @@ def partitions(frame: DataFrame) -> int | None:
 
 
 def _uniform_partitions(rdd: Any) -> int | None:
-    """Return the partitions of an RDD if all those it is made of without a shuffle have as many."""
+    """Return the partitions of an RDD if all its inputs without a shuffle have the same number."""
     number = int(rdd.getNumPartitions())
     waiting = [rdd]
     while waiting:

@@ -1,4 +1,4 @@
-"""Where the next iteration of a dataset begins."""
+"""The start of the next iteration of a dataset."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["EpochCounter"]
 
 
 class EpochCounter:
-    """Says which epoch the next iteration of a dataset is, and at which batch it starts.
+    """The epoch and the first batch of the next iteration of a dataset.
 
-    Thread safe: tf.data draws from a thread of its own.
+    Thread-safe, because tf.data reads in its own thread.
 
     Examples
     --------
@@ -27,7 +27,7 @@ class EpochCounter:
         self.set(epoch, start_batch)
 
     def set(self, epoch: int, start_batch: int = 0) -> None:
-        """Decide what the next iteration is; it yields the batches from ``start_batch`` on."""
+        """Set the next iteration, which yields batches from ``start_batch`` on."""
         if epoch < 0 or start_batch < 0:
             raise InvalidArgument(
                 f"epoch and start_batch count from 0, got {epoch} and {start_batch}."
@@ -42,7 +42,7 @@ class EpochCounter:
             return self._epoch, self._start
 
     def begin(self) -> tuple[int, int]:
-        """Take what is pending; the iteration after it is the next epoch, from its start."""
+        """Start the pending iteration; the one after it is the next epoch, from its start."""
         with self._lock:
             taken = self._epoch, self._start
             self._epoch, self._start = self._epoch + 1, 0

@@ -1,9 +1,9 @@
 """The plan of an epoch: which rows make up which batch. Pure numpy, reads no data.
 
-A rank's rows lie in chunks. The plan puts blocks of consecutive rows in an order, goes through
-them (again from the start, when rows have to be repeated), and cuts the sequence into windows of
-whole batches. With shuffle the blocks' order and the rows inside each window are permuted. Every
-window has a random generator of its own, so any batch can be found without the ones before it.
+A rank's rows are in chunks. The plan orders blocks of consecutive rows, goes through them (starting
+over if rows must be repeated), and cuts the sequence into windows of whole batches. With shuffling,
+the order of blocks and the rows inside each window are permuted. Every window has its own random
+generator, so any batch can be found without the ones before it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["TAILS", "BatchPlan", "ChunkPiece", "Tail", "Window", "rank_seed", "steps_for"]
 
 Tail = Literal["spread", "repeat", "drop", "partial"]
-#: How uneven rows become equal steps: each rank deals its rows out to all batches, whose sizes
-#: differ by one; short ranks repeat rows; rows that don't fill a batch of every rank are left out;
-#: or the last batch is smaller (only for a process that reads alone).
+#: How uneven ranks run equal steps: each rank spreads its rows over all batches, whose sizes differ
+#: by one; short ranks repeat rows; rows that don't fill a batch on every rank are left out; or the
+#: last batch is smaller (only for a process that reads alone).
 TAILS: Final = ("spread", "repeat", "drop", "partial")
-#: A window mixes rows of about this many places of the spool.
+#: A window mixes rows of about this many parts of the spool.
 _BLOCKS_PER_WINDOW: Final = 16
 
 
@@ -41,16 +41,16 @@ def steps_for(
     counts_per_rank
         Rows of each rank.
     batch_size
-        Rows per rank and step; with ``"spread"`` the most that a batch may have.
+        Rows per rank and step; with ``"spread"``, the maximum of a batch.
     tail : {"spread", "repeat", "drop", "partial"}
         ``"spread"`` and ``"repeat"``: as many steps as the rank with the most rows needs.
-        ``"drop"``: as many as the rank with the fewest can fill. ``"partial"``: one rank alone, all
-        rows, the last batch smaller.
+        ``"drop"``: as many as the rank with the fewest rows can fill. ``"partial"``: a single rank,
+        all rows, the last batch smaller.
 
     Raises
     ------
     DataError
-        When a rank has no row that it could repeat, or no rank would make a step.
+        A rank has no row that it could repeat, or there would be no step.
     """
     _check(batch_size, tail)
     if isinstance(counts_per_rank, dict):
@@ -62,8 +62,8 @@ def steps_for(
     if tail == "partial":
         if len(counts) > 1:
             raise InvalidArgument(
-                f"tail='partial' is for a process that trains alone, these are {len(counts)} "
-                f"ranks. Use 'spread', 'repeat' or 'drop'."
+                f"tail='partial' is for a process that trains alone, but there are {len(counts)} "
+                "ranks. Use 'spread', 'repeat' or 'drop'."
             )
         steps = math.ceil(counts[0] / batch_size)
     elif tail == "drop":
@@ -72,9 +72,9 @@ def steps_for(
         steps = math.ceil(max(counts) / batch_size)
     if steps == 0 and tail == "drop":
         raise DataError(
-            f"with batch_size={batch_size} and tail='drop' there is no step, as every rank needs "
-            f"{batch_size} rows ({listed}). Use a smaller batch_size, fewer workers, more rows, "
-            f"or tail='spread'."
+            f"with batch_size={batch_size} and tail='drop' an epoch has no step: every rank needs "
+            f"{batch_size} rows ({listed}). Use a smaller batch_size, fewer workers, more rows, or "
+            "tail='spread'."
         )
     if min(counts) == 0:
         raise DataError(
@@ -85,12 +85,12 @@ def steps_for(
 
 
 def rank_seed(seed: int, rank: int) -> int:
-    """Return a seed of the rank's own, so that ranks don't shuffle alike."""
+    """Return a seed for a rank, so that ranks shuffle differently."""
     return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)[0])
 
 
 class ChunkPiece(NamedTuple):
-    """Consecutive rows of one chunk, and where in the window they begin (before permuting)."""
+    """Consecutive rows of one chunk, and their start in the window (before permuting)."""
 
     chunk: int
     start: int
@@ -100,7 +100,7 @@ class ChunkPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Some batches in a row, and the rows they take.
+    """Consecutive batches, and their rows.
 
     Attributes
     ----------
@@ -138,35 +138,35 @@ class Window:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which rows make up the batches of one epoch of one rank; the same arguments, the same plan.
+    """The rows of each batch in one epoch of one rank; the same arguments give the same plan.
 
     Parameters
     ----------
     segment_rows : sequence of int
         Rows in each chunk of the spool.
     batch_size : int
-        Rows in each batch; with ``tail="spread"`` the most that there are.
+        Rows in each batch; with ``tail="spread"``, the maximum.
     steps : int
         Batches in the epoch (see `steps_for`).
     tail : {"spread", "repeat", "drop", "partial"}
-        See `steps_for`. With ``"spread"`` the larger batches come first, and rows are repeated only
-        where there are fewer rows than batches, each of which has one at least.
+        See `steps_for`. With ``"spread"`` larger batches come first, and rows are repeated only if
+        there are fewer rows than batches, each of which has at least one.
     shuffle : bool, default False
         Whether to permute blocks, then rows within windows.
     seed : int, default 0
-        Combine it with the rank by `rank_seed`.
+        Combine it with the rank using `rank_seed`.
     epoch : int, default 0
-        Each epoch has an order of its own.
+        Each epoch has a different order.
     window_rows : int, default 65,536
-        About how many rows are permuted together, and held in memory at a time.
+        Approximate number of rows permuted together and held in memory.
     rows_wanted : int, default 0
-        With ``"spread"``: as if there were so many rows, if there are fewer. For ranks whose
+        With ``"spread"``: plan as for this number of rows, if there are fewer. For ranks whose
         batches must have equal sizes.
     multiple : int, default 1
-        With ``"spread"``: what the size of each batch is a multiple of.
+        With ``"spread"``: the size of each batch is a multiple of this.
     chunks_together : int, default 0
-        With ``shuffle``: how many chunks are gone through before the next ones are begun, where it
-        costs to come back to one; 0 for all.
+        With ``shuffle``: how many chunks are used up before the next ones are started, if returning
+        to a chunk is expensive; 0 for all.
     """
 
     segment_rows: Sequence[int]
@@ -182,7 +182,7 @@ class BatchPlan:
     chunks_together: int = 0
     #: Rows of the rank.
     rows: int = field(init=False)
-    #: Rows in all batches, repeated ones included.
+    #: Rows in all batches, including repeated ones.
     rows_fed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,8 +200,8 @@ class BatchPlan:
             wanted = self._spread(rows)
         if wanted > rows and (self.tail == "drop" or rows == 0):
             raise InvalidArgument(
-                f"{self.steps} steps of {self.batch_size} rows need {wanted} rows, there are "
-                f"{rows} and tail={self.tail!r} repeats none."
+                f"{self.steps} steps of {self.batch_size} rows need {wanted} rows, but there are "
+                f"{rows}, and tail={self.tail!r} repeats none."
             )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "rows_fed", wanted)
@@ -225,7 +225,7 @@ class BatchPlan:
 
     @property
     def rows_repeated(self) -> int:
-        """Rows that the epoch feeds a second time or more often."""
+        """Rows that the epoch feeds repeatedly."""
         return max(0, self.rows_fed - self.rows)
 
     @property
@@ -234,19 +234,19 @@ class BatchPlan:
         return max(0, self.rows - self.rows_fed)
 
     def rows_before(self, batch: int) -> int:
-        """Return how many rows the batches before this one hold."""
+        """Return the number of rows in the batches before this one."""
         if self.tail != "spread" or not self.steps:
             return min(batch * self.batch_size, self.rows_fed)
         size, larger = divmod(self.rows_fed // self.multiple, self.steps)
         return (batch * size + min(batch, larger)) * self.multiple
 
     def windows(self, start_batch: int = 0) -> Iterator[Window]:
-        """Yield the windows from the one that holds ``start_batch``, which then begins with it.
+        """Yield the windows from ``start_batch`` on, which is the first batch of the first window.
 
         Raises
         ------
         InvalidArgument
-            When the epoch has fewer batches.
+            The epoch has fewer batches.
         """
         if not 0 <= start_batch <= self.steps:
             raise InvalidArgument(
@@ -276,7 +276,7 @@ class BatchPlan:
                 yield window
 
     def _blocks(self) -> list[tuple[int, int, int]]:
-        """Return all rows as (chunk, start, stop), in the order in which the epoch takes them."""
+        """Return all rows as (chunk, start, stop), in the epoch's order."""
         chunks = np.arange(len(self.segment_rows))
         if not self.shuffle:
             return self._cut_up(chunks, max(1, self.rows))
@@ -320,7 +320,7 @@ def _permuted(
 def _cut(
     blocks: list[tuple[int, int, int]], ends: np.ndarray, begin: int, end: int
 ) -> Iterator[ChunkPiece]:
-    """Yield the pieces of rows begin to end of the blocks' endless repetition."""
+    """Yield the pieces for a range of rows of the blocks, repeated endlessly."""
     rows = int(ends[-1]) if len(ends) else 0
     at = begin
     block = int(np.searchsorted(ends, begin % rows, side="right")) if rows else 0
@@ -334,7 +334,7 @@ def _cut(
 
 
 def _without_first(window: Window, batches: int) -> Window:
-    """Return the window without its first batches, keeping only the rows that the rest needs."""
+    """Return the window without its first batches and their rows."""
     gone = sum(window.batch_rows[:batches])
     pieces: list[ChunkPiece] = []
     if window.positions is None:
@@ -344,7 +344,7 @@ def _without_first(window: Window, batches: int) -> Window:
                 pieces.append(ChunkPiece(piece.chunk, start, piece.stop, max(0, piece.at - gone)))
         positions = None
     else:
-        # Rows for the batches that are gone get a negative place, which the reader leaves out.
+        # Rows of the removed batches get a negative position, which the reader skips.
         pieces = list(window.pieces)
         positions = window.positions - gone
     return Window(

@@ -1,22 +1,22 @@
-"""How far an epoch may go whose rows haven't all arrived. Pure, but for the waiting.
+"""How far an epoch may go while rows are still arriving. Pure, except for waiting.
 
-All ranks make equal steps, and nobody knows yet how many. What is known of a dataset only grows:
-``certain``, the rows that every rank can read, and at the end the counts. From these follows
+All ranks run equal steps, but their number isn't known yet. What is known about a dataset only
+grows: ``certain``, the rows that every rank can read, and at the end the counts. It follows that
 
-* before the end: ``certain // batch_size - 1`` steps may be made. With ``tail="repeat"`` ranks
-  whose rows are complete don't count, as they repeat theirs.
-* at the end: the epoch has the steps of any other (`gridflow._feed.plan.epochs.steps_for`).
+* before the end, ``certain // batch_size - 1`` steps may be made. With ``tail="repeat"``, ranks
+  whose rows are complete don't count, because they repeat theirs;
+* at the end, the epoch has the usual number of steps (`gridflow._feed.plan.epochs.steps_for`).
 
-The former never exceeds the latter: counts are at least what was certain, and no tail makes fewer
-steps than the shortest rank has full batches, ``repeat`` not fewer than the longest has. One batch
-is held back, so the last step is made when it is known to be the last.
+The former never exceeds the latter: counts are at least as high as the certain rows, and with any
+tail there are at least as many steps as the shortest rank has full batches (``repeat``: as the
+longest has). One batch is held back, so that the last step is made when it is known to be the last.
 
-Ranks hear of this at different times, and needn't agree at any: a step that one rank may make, all
-others may make once they hear of it. What is in a batch is the same whenever it was made:
+Ranks learn of this at different times and needn't agree: a step that one rank may make, all others
+may make once they learn of it. The content of a batch doesn't depend on when it is made:
 
-* ``repeat`` and ``drop``: the rows in their order, as in an epoch that isn't shuffled;
-* ``spread``: full batches as long as the shortest rank has one to spare (`full_steps`), the rest
-  dealt out to the steps that are left.
+* ``repeat`` and ``drop``: the rows in order, as in an unshuffled epoch;
+* ``spread``: full batches as long as the shortest rank has one to spare (`full_steps`), the
+  remaining rows spread over the remaining steps.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a dataset's rows.
+    """What is known about a dataset's rows.
 
     Attributes
     ----------
     certain : int
         Rows that can be read on every rank.
     going_on : int
-        The same of the ranks of which more rows are to come.
+        The same for the ranks that are still receiving rows.
     counts : tuple of int or None
         Rows of each rank, once all have arrived.
     repeats : bool
-        Whether each rank has rows that it can repeat.
+        Whether each rank has rows to repeat.
     """
 
     certain: int = 0
@@ -75,20 +75,20 @@ def granted(standing: Standing, batch_size: int, tail: Tail) -> int:
 
 
 def full_steps(counts: Sequence[int], batch_size: int) -> int:
-    """Return how many steps begin the first epoch with full batches under ``tail="spread"``."""
+    """Return the number of full batches at the start of the first epoch with ``tail="spread"``."""
     return max(0, min(counts) // batch_size - 1)
 
 
 @dataclass(frozen=True)
 class FirstPlan:
-    """Full batches, then the rest of the rows spread over the rest of the steps.
+    """Full batches, then the remaining rows spread over the remaining steps.
 
     Attributes
     ----------
     head, rest : BatchPlan
-        Of the first rows, and of those after them.
+        The plans of the first rows and of the rest.
     chunk, row : int
-        Where the rest begins.
+        The start of the rest.
     """
 
     head: BatchPlan
@@ -108,7 +108,7 @@ class FirstPlan:
 
     @property
     def is_even(self) -> bool:
-        """Whether all batches have the same size; the rest's may be smaller."""
+        """Whether all batches have the same size; the last ones may be smaller."""
         return False
 
     @property
@@ -161,7 +161,7 @@ def first_plan(
         Rows of the rank in a step.
     tail : {"spread", "repeat", "drop"}
     replicas : int, default 1
-        Batches in a step; see `gridflow._feed.dataset.source.Source`.
+        Batches per step; see `gridflow._feed.dataset.source.Source`.
     window_rows : int
         See `BatchPlan`.
     """
@@ -182,12 +182,12 @@ def first_plan(
 
 
 class Grant(ABC):
-    """How far an epoch may go: whether a step of it may be made, and whether there is one.
+    """How far an epoch may go: whether there is another step, and whether it may be made.
 
     Attributes
     ----------
     is_fixed : bool
-        Whether the steps of an epoch are known before it begins.
+        Whether the number of steps is known before the epoch begins.
     are_complete : bool
         Whether all rows of all ranks have arrived.
     """
@@ -197,23 +197,23 @@ class Grant(ABC):
 
     @abstractmethod
     def steps(self) -> int:
-        """Return the steps of an epoch, when all rows have arrived."""
+        """Return the steps of an epoch, once all rows have arrived."""
 
     @abstractmethod
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
-        """Return whether an epoch has a step, as soon as that is known; None if time is over."""
+        """Return whether an epoch has a step, once known; None if it times out."""
 
     @abstractmethod
     def steps_beyond(self, step: int, seconds: float) -> int | None:
         """Return how many steps may be made; None if all rows have arrived.
 
-        Waits until there are more than those given, or time is over.
+        Waits until there are more than given, or until the timeout.
         """
 
 
 @dataclass(frozen=True)
 class FixedGrant(Grant):
-    """Of rows that are all there: so many steps."""
+    """A fixed number of steps, for complete rows."""
 
     count: int
     is_fixed = are_complete = True
@@ -228,7 +228,7 @@ class FixedGrant(Grant):
         return step < self.count
 
     def steps_beyond(self, step: int, seconds: float) -> None:
-        """Return None: no rows are waited for."""
+        """Return None: all rows have arrived."""
 
 
 def _nothing() -> None:
@@ -236,22 +236,22 @@ def _nothing() -> None:
 
 
 class ArrivingGrant(Grant):
-    """What one dataset of a training process knows of the rows that still arrive.
+    """The grant of one dataset whose rows are still arriving.
 
     Parameters
     ----------
     look : callable
-        Returns the present `Standing`.
+        Returns the current `Standing`.
     wait_for : callable
-        ``wait_for(condition, seconds)`` waits until the condition holds, or time is over, and
+        ``wait_for(condition, seconds)`` waits until the condition holds, or until the timeout, and
         returns whether it does; the standing changes while it waits.
     batch_size, tail
         See `gridflow._feed.plan.epochs.steps_for`.
     settled : callable
-        Called once all rows have arrived, each time that it matters: raises if they turned out to
-        be none that can be trained on.
+        Called once all rows have arrived, whenever it matters; raises an error if they can't be
+        used for training.
     on_begun : callable
-        Called, maybe more than once, when the first step has been made.
+        Called, possibly more than once, after the first step.
     """
 
     def __init__(
@@ -274,18 +274,18 @@ class ArrivingGrant(Grant):
         return self._look().counts is not None
 
     def counts(self) -> tuple[int, ...]:
-        """Return the rows of each rank, when all have arrived."""
+        """Return the rows of each rank, once all have arrived."""
         self._wait_for(lambda: self.are_complete, None)
         self._settled()
         return self._look().counts or ()
 
     def steps(self) -> int:
-        """Return the steps of an epoch, when all rows have arrived."""
+        """Return the steps of an epoch, once all rows have arrived."""
         self.counts()
         return self._granted()
 
     def has_step(self, step: int, seconds: float | None = None) -> bool | None:
-        """Return whether an epoch has a step, as soon as that is known; None if time is over."""
+        """Return whether an epoch has a step, once known; None if it times out."""
         if not self._knows(step, seconds):
             return None
         return step < (self.steps() if self.are_complete else self._granted())
@@ -293,7 +293,7 @@ class ArrivingGrant(Grant):
     def steps_beyond(self, step: int, seconds: float) -> int | None:
         """Return how many steps may be made; None if all rows have arrived.
 
-        Waits until there are more than those given, or time is over.
+        Waits until there are more than given, or until the timeout.
         """
         self._knows(step, seconds)
         if self.are_complete:
@@ -307,5 +307,5 @@ class ArrivingGrant(Grant):
         return self._wait_for(lambda: self.are_complete or step < self._granted(), seconds)
 
     def _granted(self) -> int:
-        """Return how many steps may be made by what is known now."""
+        """Return how many steps may currently be made."""
         return granted(self._look(), self._batch_size, self._tail)

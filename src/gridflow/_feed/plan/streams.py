@@ -1,15 +1,15 @@
-"""How far ranks may go on rows that are pushed, and how such a stream ends. Pure.
+"""How far ranks may go on pushed rows, and how such a stream ends. Pure.
 
-All ranks make equal steps, on rows that come to them unevenly and without a known end. What is
-known only grows: ``certain``, the rows that every rank has got, and at the end the counts of all.
+All ranks run equal steps, on rows that arrive unevenly and without a known end. What is known only
+grows: ``certain``, the rows that every rank has received, and at the end the counts of all.
 
-* Before the end ``certain // batch_size`` steps may be made, each with a full batch: a rank
-  without rows lets all wait.
-* At the end the shortest rank's full batches are made on all ranks, and what each has beyond them
-  is dealt out to the steps that are left, as `tail` says. A rank that has nothing beyond them
-  repeats its last rows. Where a rank has never had any, no more steps are made.
+* Before the end, ``certain // batch_size`` steps may be made, each with a full batch: a rank
+  without rows makes all ranks wait.
+* At the end, all ranks run as many full batches as the shortest rank has, and the remaining rows of
+  each are spread over further steps, as `tail` says. A rank without remaining rows repeats its last
+  ones. If a rank has never had any rows, no more steps are made.
 
-The former never exceeds the latter, so ranks needn't hear of anything at the same time.
+The former never exceeds the latter, so ranks needn't learn of anything at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["StreamGrant", "full_steps", "granted", "last_steps"]
 
 
 def full_steps(counts: Sequence[int], batch_size: int) -> int:
-    """Return how many steps have full batches on all ranks.
+    """Return the number of steps with full batches on all ranks.
 
     Examples
     --------
@@ -39,9 +39,9 @@ def full_steps(counts: Sequence[int], batch_size: int) -> int:
 
 
 def last_steps(counts: Sequence[int], batch_size: int, tail: Tail, *, repeats: bool = True) -> int:
-    """Return how many steps come after those, once no more rows will.
+    """Return the number of steps after the full ones, once no more rows will come.
 
-    None, where not each rank has rows to repeat.
+    None if not all ranks have rows to repeat.
 
     Examples
     --------
@@ -65,20 +65,20 @@ def granted(standing: Standing, batch_size: int, tail: Tail) -> int:
 
 
 class StreamGrant(ArrivingGrant):
-    """What a training process knows of the rows that are pushed, section by section.
+    """The grant of pushed rows, section by section.
 
-    A stream that isn't parted has one section. Steps are counted from a section's beginning.
+    A stream without sections is one section. Steps are counted from the start of a section.
 
     Parameters
     ----------
     look : callable
-        Returns the present `Standing` of a section, and whether it is the last one.
+        Returns the current `Standing` of a section, and whether it is the last.
     wait_for, batch_size, tail
         See `ArrivingGrant`.
     section : int
-        The one to begin with.
+        The first section.
     own : int
-        Place of this rank among the counts.
+        Index of this rank in the counts.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StreamGrant(ArrivingGrant):
         self.section, self.own = section, own
 
     def another(self) -> StreamGrant:
-        """Return one that begins as this one has begun, for somebody else to go on with."""
+        """Return a new grant with the same start, for another reader."""
         return StreamGrant(
             self._look_at,
             self._wait_for,
@@ -108,18 +108,18 @@ class StreamGrant(ArrivingGrant):
 
     @property
     def is_last(self) -> bool:
-        """Whether no section comes after this one, which is complete."""
+        """Whether this section is complete and is the last one."""
         standing, is_last = self._look_at(self.section)
         return is_last and standing.counts is not None
 
     def advance(self) -> int:
-        """Go on to the next section; return the rows that this rank had in this one."""
+        """Advance to the next section; return this rank's rows in the current one."""
         rows = self.counts()[self.own]
         self.section += 1
         return rows
 
     def full(self) -> int:
-        """Return how many of the steps have full batches, when no more rows will come."""
+        """Return the number of steps with full batches, once no more rows will come."""
         return full_steps(self.counts(), self._batch_size)
 
     def _granted(self) -> int:

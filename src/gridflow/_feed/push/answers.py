@@ -1,4 +1,4 @@
-"""What a function answers to rows, as Arrow columns."""
+"""A function's answers to rows, as Arrow columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMN", "conform", "to_batch", "write"]
 
-#: The column of answers that have no name.
+#: The column of answers without names.
 COLUMN: Final = "prediction"
 
 
@@ -27,18 +27,18 @@ def to_batch(values: Any) -> pa.RecordBatch:
     Raises
     ------
     GridflowError
-        They have different lengths, or are nothing that a column can hold.
+        They have different lengths, or can't be converted to columns.
     """
     named = values if isinstance(values, Mapping) else {COLUMN: values}
     columns = {str(name): _column(str(name), each) for name, each in named.items()}
     if len({len(column) for column in columns.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(column)}" for name, column in columns.items())
-        raise GridflowError(f"ctx.results() was given columns of different length: {lengths}.")
+        raise GridflowError(f"ctx.results() got columns of different lengths: {lengths}.")
     return pa.RecordBatch.from_pydict(columns)
 
 
 def write(path: Path, parts: Sequence[Any]) -> None:
-    """Write the answers to one segment, which were given in parts."""
+    """Write the answers to one segment, given in parts."""
     batch = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
     partial = path.with_suffix(".partial")
     with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as file:
@@ -47,34 +47,34 @@ def write(path: Path, parts: Sequence[Any]) -> None:
 
 
 def conform(answers: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
-    """Return the columns that were announced, in their types.
+    """Return the declared columns, in the declared types.
 
     Raises
     ------
     GridflowError
-        One is missing, or has another type.
+        A column is missing or has another type.
     """
     found = []
     for field in schema:
         if field.name not in answers.schema.names:
             raise GridflowError(
-                f"infer() announced the column {field.name!r}, and ctx.results() was given "
-                f"{', '.join(map(repr, answers.schema.names))}. Say what comes: "
-                "infer(df, schema='name type, …')."
+                f"infer() declares the column {field.name!r}, but ctx.results() got "
+                f"{', '.join(map(repr, answers.schema.names))}. Declare the results: infer(df, "
+                "schema='name type, …')."
             )
         column = answers.column(field.name)
         try:
             found.append(_fitting(column, field.type))
         except pa.ArrowException as error:
             raise GridflowError(
-                f"ctx.results() gave {field.name!r} as {column.type}, infer() announced "
-                f"{field.type}: {error}. Say what comes: infer(df, schema='{field.name} type')."
+                f"ctx.results() got {field.name!r} as {column.type}, but infer() declares "
+                f"{field.type}: {error}. Declare the type: infer(df, schema='{field.name} type')."
             ) from error
     return found
 
 
 def _fitting(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as another type: one number of each row alone, too, and the other way."""
+    """Convert a column to another type, also between numbers and arrays of one number."""
     is_list = pa.types.is_fixed_size_list(column.type)
     wants_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if is_list and not wants_list and column.type.list_size == 1:
@@ -92,7 +92,9 @@ def _column(name: str, values: Any) -> pa.Array:
         if array.dtype == object or array.dtype.kind in "US":
             return pa.array(array.tolist())
         if array.ndim == 0:
-            raise GridflowError(f"ctx.results() was given one value for {name!r}, not one a row.")
+            raise GridflowError(
+                f"ctx.results() got a single value for {name!r} instead of one per row."
+            )
         column = pa.array(array.reshape(-1))
         for size in reversed(array.shape[1:]):
             column = pa.FixedSizeListArray.from_arrays(column, size)

@@ -1,6 +1,6 @@
-"""Who may bring the rows of a partition, and which of them have come.
+"""Tracks who may send the rows of a partition, and which have arrived.
 
-A Spark task may be tried again, or have a copy beside it. Whoever takes rows keeps this account.
+A Spark task may be retried, or have a speculative copy. Receivers of rows use this bookkeeping.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Partition")
 
-#: Partitions whose rows are known to have come. A stream has ever new ones: the oldest, whose Spark
-#: jobs have long ended, are forgotten.
+#: Number of partitions to remember. A stream always has new ones: the oldest, whose Spark jobs have
+#: long ended, are forgotten.
 REMEMBERED: Final = 100_000
 
 
 class Superseded(Exception):
-    """The same partition is being sent by a later attempt, or nobody takes it any more."""
+    """A later attempt sends the same partition, or nobody receives it any more."""
 
 
 class PartitionAttempt(NamedTuple):
@@ -30,7 +30,7 @@ class PartitionAttempt(NamedTuple):
     Attributes
     ----------
     stage, partition : int
-        What Spark knows the rows by.
+        Spark's identification of the rows.
     number : int
         Greater than that of any try before it.
     """
@@ -41,7 +41,7 @@ class PartitionAttempt(NamedTuple):
 
     @classmethod
     def of_this_task(cls) -> PartitionAttempt | None:
-        """Return that of the Spark task that this process runs; None if it runs none."""
+        """Return the attempt of the Spark task in this process, or None."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -50,19 +50,19 @@ class PartitionAttempt(NamedTuple):
         return cls(task.stageId(), task.partitionId(), task.taskAttemptId())
 
     def header(self, feed: str) -> dict[str, Any]:
-        """Return what those who take the rows are told; of one feed the partition is enough."""
+        """Return the header for receivers; within one feed, the partition is enough."""
         return {"feed": feed, "partition": self.partition, "attempt": self.number}
 
 
 class Partition:
-    """How far a partition has come.
+    """The progress of a partition.
 
     Attributes
     ----------
     attempt : int
-        The newest to send it; -1 before the first.
+        The newest attempt; -1 before the first.
     ranges : Ranges
-        The places of the rows that have come.
+        The positions of the rows that have arrived.
     """
 
     def __init__(self) -> None:
@@ -70,18 +70,18 @@ class Partition:
         self.ranges = Ranges()
 
     def begin(self, attempt: int) -> None:
-        """Let an attempt begin: those before it are `Superseded` from now on."""
+        """Start an attempt; earlier ones are `Superseded` from now on."""
         self.check(attempt)
         self.attempt = attempt
 
     def check(self, attempt: int) -> None:
-        """Refuse an attempt that isn't the newest: `Superseded`."""
+        """Raise `Superseded` for an attempt that isn't the newest."""
         if self.attempt > attempt:
             raise Superseded(f"attempt {attempt} is over: {self.attempt} has started.")
 
 
 class Partitions(Generic[P]):
-    """The partitions that were begun lately, by feed and number; new ones are made."""
+    """The most recent partitions, by feed and number; creates new ones on demand."""
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Asks one agent for answers to the rows of a partition."""
+"""Sends the rows of a partition to one agent and returns its answers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BEGIN_SECONDS: Final = 60.0
 
 
 class InferenceClient:
-    """The way to the agent where the fewest rows wait.
+    """A connection to the agent with the fewest waiting rows.
 
     Parameters
     ----------
     destination : Destination
     partition, attempt : int
     timeout : float
-        Seconds within which a batch has to be answered.
+        Seconds within which a batch must be answered.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class InferenceClient:
         self._partition, self._at = partition, 0
         header = {
             "stream": destination.stream,
-            # An attempt that failed has got answers already: this one asks all anew.
+            # A failed attempt has already received answers: this one sends all rows again.
             "feed": f"{destination.feed}-{attempt}",
             "partition": partition,
             "attempt": attempt,
             "timeout": timeout,
         }
-        # Where as many wait everywhere, partitions spread over the agents.
+        # If all agents have the same number of waiting rows, partitions spread over them.
         order = range(partition, partition + len(destination.receivers))
         clients = [
             ReceiverClient(destination.receivers[n % len(order)], destination.identity)
@@ -54,12 +54,14 @@ class InferenceClient:
             waiting = [client.begin(header, _BEGIN_SECONDS) for client in clients]
         except (flight.FlightUnavailableError, flight.FlightCancelledError) as error:
             raise DataError(
-                "the job has ended, or one of its agents was lost: a DataFrame that infer() "
-                "returned is computed while the job runs. Use it before stop(), or write it first."
+                "the job has ended, or one of its agents was lost: the result of infer() is "
+                "computed while the job runs. Use it before stop(), or write it first."
             ) from error
         open_ones = [n for n, answer in enumerate(waiting) if not answer["ended"]]
         if not open_ones:
-            raise DataError("the job takes no more rows: use what infer() returned before stop().")
+            raise DataError(
+                "the job accepts no more rows: use the result of infer() before stop()."
+            )
         chosen = min(open_ones, key=lambda n: waiting[n]["pending"])
         self._client = clients.pop(chosen)
         for client in clients:
@@ -77,12 +79,12 @@ class InferenceClient:
         sent : sequence of str
             Columns that the function gets.
         wanted : pyarrow.Schema
-            Of the answers.
+            The schema of the answers.
 
         Raises
         ------
         DataError
-            The number of answers isn't that of the rows; names the partition.
+            The number of answers differs from the number of rows; names the partition.
         """
         question = batch.select(list(sent))
         if not self._has_begun:
@@ -100,10 +102,10 @@ class InferenceClient:
         return pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *wanted.names])
 
     def finish(self) -> None:
-        """End in good order."""
+        """Shut down cleanly."""
         self._writer.done_writing()
         self._writer.close()
 
     def close(self) -> None:
-        """Close the connection as it is."""
+        """Close the connection immediately."""
         self._client.close()

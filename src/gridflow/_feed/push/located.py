@@ -1,8 +1,8 @@
-"""Rows that are sent by their place in a file, where sender and agent see the same one.
+"""Rows sent by their position in a file, if sender and agent see the same file.
 
-A feeder's task finds its rows in files (`gridflow._feed.ingest.jvm_files`). An agent on the same
-host maps them there: nothing is encrypted and copied through a socket on the way. An agent
-elsewhere doesn't find the file, says so, and gets the rows themselves.
+A feeder's task gets its rows in files (`gridflow._feed.ingest.jvm_files`). An agent on the same
+host maps them: nothing is encrypted or copied through a socket. An agent elsewhere doesn't find the
+file, says so, and gets the rows themselves.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["in_file", "taken"]
 
-#: Nothing else is opened: the end of the path of such a file, whose token nobody can guess.
+#: Only such paths are opened: they end with a token that can't be guessed.
 _NAME: Final = re.compile(r"/gridflow-rows-[0-9a-f]{32}-\d+/\d{8}-\d+\.arrow\Z")
 
 
 def in_file(segment: Segment, facts: Mapping[bytes, str] | None) -> Iterator[Located]:
-    """Yield the rows of a file, batch by batch, with facts of the sender's in their schemas."""
+    """Yield the rows of a file, batch by batch, with the sender's facts in their schemas."""
     found = segment.path.stat()
     for number, batch in enumerate(segment.batches):
         told = batch if facts is None else batch.replace_schema_metadata(facts)
@@ -38,14 +38,14 @@ def in_file(segment: Segment, facts: Mapping[bytes, str] | None) -> Iterator[Loc
 
 
 def taken(told: Any, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch | Located | None]:
-    """Return the place of the first row in its partition, and the rows; None if they aren't here.
+    """Return the position of the first row in its partition, and the rows if they are here.
 
     Parameters
     ----------
     told
-        That place, or what `Located.told` said.
+        The position, or the result of `Located.told`.
     batch : pyarrow.RecordBatch
-        The rows, or as many of them as came: none, with their schema.
+        The rows; or none of them, with their schema.
     """
     if not isinstance(told, dict):
         return place_of(told), batch

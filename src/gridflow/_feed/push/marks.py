@@ -1,7 +1,7 @@
-"""What checkpoints cover of a stream's rows on one rank. Pure.
+"""Which rows of a stream the checkpoints cover on one rank. Pure.
 
-A checkpoint that was made needn't arrive at the driver. So each is remembered until the driver has
-said that it has two later ones: those are all that a group may go on from.
+A checkpoint may never arrive at the driver. So each is remembered until the driver has confirmed
+two later ones: a group can only resume from these.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Mark", "Marks"]
 
-#: Checkpoints that the driver keeps: the newest, and the one before it.
+#: Checkpoints that the driver keeps: the newest and the previous one.
 _KEPT: Final = 2
 
 
@@ -26,7 +26,7 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The checkpoints that a group may go on from.
+    """The checkpoints from which a group may resume.
 
     Examples
     --------
@@ -34,8 +34,7 @@ class Marks:
     >>> marks.made(Mark((0, 0, 1), 10, 0))
     >>> marks.made(Mark((0, 0, 2), 20, 0))
     >>> marks.arrived((0, 0, 1))
-    >>> marks.covered((0, 0, 1), Mark(None, 25, 0)).rows  # what is trained on since is lost
-    10
+    >>> marks.covered((0, 0, 1), Mark(None, 25, 0)).rows  # training since then is lost 10
     """
 
     def __init__(self) -> None:
@@ -44,15 +43,15 @@ class Marks:
         self._arrived: list[Place] = []
 
     def begin_with(self, section: int) -> None:
-        """Note the section that the stream begins with here."""
+        """Record the first section of the stream here."""
         self._beginning = Mark(None, 0, section)
 
     def made(self, mark: Mark) -> None:
-        """Take note of a checkpoint that is made."""
+        """Record a new checkpoint."""
         self._made.append(mark)
 
     def arrived(self, place: Place) -> None:
-        """Take note that the driver has a checkpoint; forget those that it keeps no longer."""
+        """Record that the driver has a checkpoint; forget those that it no longer keeps."""
         self._arrived = sorted({*self._arrived, place})[-_KEPT:]
         known = [at for at, mark in enumerate(self._made) if mark.place == self._arrived[0]]
         if len(self._arrived) == _KEPT and known:
@@ -60,20 +59,20 @@ class Marks:
 
     @property
     def oldest(self) -> Mark:
-        """The oldest that a group may go on from, or the beginning."""
+        """The oldest checkpoint from which a group may resume, or the beginning."""
         is_known = len(self._arrived) == _KEPT and self._made[:1]
         if is_known and self._made[0].place == self._arrived[0]:
             return self._made[0]
         return self._beginning
 
     def covered(self, resume: Place | None, now: Mark) -> Mark:
-        """Return what a checkpoint covers, or none.
+        """Return what a checkpoint covers; None stands for no checkpoint.
 
         Parameters
         ----------
         resume : Place or None
         now : Mark
-            What was taken by now.
+            What has been read so far.
         """
         if resume is None:
             return self._beginning
@@ -82,13 +81,13 @@ class Marks:
                 return mark
         older = [mark for mark in self._made if mark.place is not None and mark.place < resume]
         if older or resume in self._arrived:
-            # This rank's process ended before it could say what the checkpoint covers: all that it
-            # had taken, or else it would train on some rows twice.
+            # This rank's process ended before it could say what the checkpoint covers. Assume
+            # everything that it had read; otherwise it would train on some rows twice.
             return now
-        return self._beginning  # it was made before rows of this stream came here
+        return self._beginning  # made before rows of this stream arrived here
 
     def go_on(self, resume: Place | None, mark: Mark, rows: int) -> None:
-        """Forget what was made after `resume`, from which training goes on with so many rows."""
+        """Forget checkpoints after `resume`, from which training resumes with this many rows."""
         self._made = [each for each in self._made if each.rows <= mark.rows]
         self._arrived = [each for each in self._arrived if resume is not None and each < resume]
         if resume is not None:

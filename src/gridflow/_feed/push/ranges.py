@@ -1,4 +1,4 @@
-"""Places of rows that have arrived, and of those that have not. Pure."""
+"""Positions of rows that have and haven't arrived. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Ranges", "deal"]
 
 
 class Ranges:
-    """A set of places, kept as ranges that neither touch nor overlap.
+    """A set of positions, stored as ranges that neither touch nor overlap.
 
     Parameters
     ----------
     ranges : iterable of (int, int)
-        First place, and the one after the last.
+        First position, and the position after the last.
 
     Examples
     --------
@@ -31,7 +31,7 @@ class Ranges:
             self.add(first, stop)
 
     def add(self, first: int, stop: int) -> None:
-        """Add the places from `first` on, up to but without `stop`."""
+        """Add the positions from `first` up to, but excluding, `stop`."""
         if first >= stop:
             return
         apart = []
@@ -43,7 +43,7 @@ class Ranges:
         self._ranges = sorted([*apart, (first, stop)])
 
     def missing(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield what is not in the set of the places from `first` on, up to `stop`."""
+        """Yield the ranges between `first` and `stop` that aren't in the set."""
         for begin, end in self._ranges:
             if end <= first:
                 continue
@@ -59,23 +59,23 @@ class Ranges:
         return iter(self._ranges)
 
     def __len__(self) -> int:
-        """Return how many places are in the set."""
+        """Return the number of positions in the set."""
         return sum(end - begin for begin, end in self._ranges)
 
 
 def deal(rows: int, pending: dict[int, int]) -> dict[int, int]:
-    """Return how many of some rows each agent gets, so that what waits at each becomes level.
+    """Return how many rows each agent gets so that the waiting rows become equal.
 
     Parameters
     ----------
     rows : int
     pending : dict of agent to int
-        Rows that wait there.
+        Rows waiting at each agent.
 
     Returns
     -------
     dict of agent to int
-        The one with most room first; without those that get none.
+        The agent with the most room first; without those that get none.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Sends the rows of one partition to the agents of a job: to the one with most room first."""
+"""Sends the rows of one partition to the agents of a job, first to the one with most room."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["Destination", "PartitionSender", "check_columns", "send_all"]
 
 _BEGIN_SECONDS: Final = 60.0
-#: Batches on their way to an agent that have not been answered.
+#: Batches sent to an agent but not yet acknowledged.
 _AHEAD: Final = 1
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where rows are to go; travels to the feeders' tasks, pickled.
+    """The destination of rows; sent to the feeders' tasks, pickled.
 
     Attributes
     ----------
     stream : str
     feed : str
-        Which call of `feed` it is; unique.
+        Unique id of the call of `feed`.
     receivers : tuple of str
         ``host:port`` of each rank's agent, in order.
     identity : Identity
@@ -49,7 +49,7 @@ class Destination:
 
 
 class PartitionSender:
-    """Sends a partition's rows, each once however often it is tried.
+    """Sends a partition's rows, each exactly once despite retries.
 
     Parameters
     ----------
@@ -78,11 +78,11 @@ class PartitionSender:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no agent takes rows any more."""
+        """Whether no agent accepts rows any more."""
         return all(line.has_ended for line in self._lines.values())
 
     def send(self, batch: pa.RecordBatch | Located) -> bool:
-        """Send the next rows of the partition; return False if nobody wants rows any more."""
+        """Send the next rows of the partition; return False if no more rows are wanted."""
         first, self._at = self._at, self._at + batch.num_rows
         for begin, end in list(self._arrived.missing(first, self._at)):
             self._deal(begin, batch.slice(begin - first, end - begin))
@@ -90,18 +90,18 @@ class PartitionSender:
 
     @property
     def at(self) -> int:
-        """The place of the next row in the partition."""
+        """The position of the next row in the partition."""
         return self._at
 
     def settle(self, stop: int) -> None:
-        """Wait until all rows before a place lie where they were sent to."""
+        """Wait until all rows before a position are stored by their agents."""
         while waiting := [line for line in self._lines.values() if line.waits_for(stop)]:
             for line in waiting:
                 for first, part in line.hear_before(stop):
                     self._deal(first, part)
 
     def close(self) -> int:
-        """Wait until all rows lie where they were sent to; return how many of the partition do."""
+        """Wait until all rows are stored by their agents; return their number."""
         self.settle(self._at)
         for line in self._lines.values():
             line.finish()
@@ -110,7 +110,7 @@ class PartitionSender:
         return len(self._arrived)
 
     def _deal(self, first: int, batch: pa.RecordBatch | Located) -> None:
-        """Send rows; those that an agent refuses, because its rank is done, go to the others."""
+        """Send rows; those that an agent rejects because its rank is done go to others."""
         parts = deque([(first, batch)])
         while parts and not self.has_ended:
             first, batch = parts.popleft()
@@ -121,7 +121,7 @@ class PartitionSender:
                 at += rows
 
     def abort(self) -> None:
-        """Close the connections as they are."""
+        """Close the connections immediately."""
         for line in self._lines.values():
             line.client.close()
 
@@ -133,14 +133,14 @@ def send_all(
     rows: Iterable[pa.RecordBatch | Segment],
     facts: Mapping[bytes, str] | None = None,
 ) -> int:
-    """Send the rows of a partition; return how many the agents have taken.
+    """Send the rows of a partition; return how many the agents have accepted.
 
-    It ends before the last batch where nobody wants rows any more.
+    Stops early if no more rows are wanted.
 
     Parameters
     ----------
     rows : iterable of pyarrow.RecordBatch or Segment
-        A segment's file is deleted when its rows have come.
+        A segment's file is deleted when its rows have arrived.
     facts : mapping, optional
         For the agents, in the schema of all rows.
     """
@@ -151,7 +151,7 @@ def send_all(
             if isinstance(each, Segment):
                 is_wanted = all(sender.send(part) for part in in_file(each, facts))
                 files.append((each, sender.at))
-                # Whoever writes them waits for it, and must not wait for what it writes next.
+                # The writer waits for this, and mustn't have to wait for its next file.
                 while len(files) > _AHEAD:
                     sent, end = files.popleft()
                     sender.settle(end)
@@ -172,7 +172,7 @@ def send_all(
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse ``columns=`` that the rows don't have."""
+    """Reject ``columns=`` that the rows don't have."""
     for column in columns:
         if column not in known:
             raise SchemaError(
@@ -182,7 +182,7 @@ def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
 
 
 class _Line:
-    """The way to one agent."""
+    """The connection to one agent."""
 
     def __init__(self, client: ReceiverClient, header: dict[str, Any]) -> None:
         self.client, self._header = client, header
@@ -201,7 +201,7 @@ class _Line:
         return ranges
 
     def send(self, first: int, rows: pa.RecordBatch | Located) -> list[tuple[int, Any]]:
-        """Send rows; return those sent before that were refused."""
+        """Send rows; return earlier rows that were rejected."""
         if self._writer is None:
             schema = rows.batch.schema if isinstance(rows, Located) else rows.schema
             self._writer, self._answers = self.client.put(self._header, schema)
@@ -219,11 +219,11 @@ class _Line:
         self.unanswered.append((first, rows))
 
     def waits_for(self, stop: int) -> bool:
-        """Return whether rows before a place have not been answered."""
+        """Return whether rows before a position haven't been acknowledged."""
         return any(first < stop for first, _ in self.unanswered)
 
     def hear_before(self, stop: int) -> list[tuple[int, Any]]:
-        """Wait for answers to all rows before a place; return those that were refused."""
+        """Wait until all rows before a position are acknowledged; return rejected ones."""
         refused = []
         while self.waits_for(stop):
             refused += self._hear(len(self.unanswered) - 1)
@@ -239,9 +239,9 @@ class _Line:
         refused = []
         while len(self.unanswered) > ahead:
             buffer = self._answers.read()
-            if buffer is None:  # it ended with an error, which closing it raises
+            if buffer is None:  # ended with an error, which closing raises
                 self._writer.close()
-                raise ConnectionError(f"{self.client.address} ended the stream without a word")
+                raise ConnectionError(f"{self.client.address} ended the stream without an answer")
             answer = json.loads(buffer.to_pybytes())
             first, batch = self.unanswered.popleft()
             if answer.get("unseen"):  # it is on another host

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from gridflow._feed.plan.epochs import Window
 
-#: On what the writer and the reader agree.
+#: The format version of writer and reader.
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 3
 
 
 class Chunks(ABC):
-    """Columns of rows that lie in *chunks*, record batches of one schema.
+    """Columns of rows in *chunks*, record batches of one schema.
 
     Attributes
     ----------
@@ -46,17 +46,17 @@ class Chunks(ABC):
     specs: dict[str, TensorSpec]
     chunk_rows: tuple[int, ...]
 
-    #: Any of its chunks costs the same at any time.
+    #: All chunks can be read at the same cost at any time.
     chunks_together: Final = 0
 
     def __init__(self) -> None:
-        #: Opening a chunk, and finding a column by its name, take time for each of its columns.
+        #: Opening a chunk and finding a column by name take time for each column, so cache them.
         self._chunks: dict[int, pa.RecordBatch] = {}
         self._columns: dict[tuple[int, str], np.ndarray | pa.Array] = {}
         self._numbers: dict[str, int] = {}
 
     def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Give the windows of an epoch as they are; mapped files need no reading ahead."""
+        """Return the windows unchanged; mapped files need no reading ahead."""
         return windows
 
     @property
@@ -65,7 +65,7 @@ class Chunks(ABC):
         return sum(self.chunk_rows)
 
     def row_bytes(self, columns: list[str] | None = None) -> int:
-        """Return about how many bytes a row of these columns has, at least 1."""
+        """Return the approximate bytes per row of these columns, at least 1."""
         names = list(self.specs) if columns is None else columns
         if not self.chunk_rows:
             return 1
@@ -75,8 +75,8 @@ class Chunks(ABC):
     def column(self, chunk: int, name: str) -> np.ndarray | pa.Array:
         """Return one column of one chunk, by reference to the mapped file.
 
-        Numbers come as a read-only numpy array of shape (rows, ...), text and bytes as an Arrow
-        array (of lists, where a row holds several).
+        Numbers are a read-only numpy array of shape (rows, ...), text and bytes an Arrow array (of
+        lists, if a row holds several).
         """
         key = chunk, name
         column = self._columns.get(key)
@@ -86,12 +86,12 @@ class Chunks(ABC):
         return column
 
     def matrix(self, chunk: int, names: Sequence[str], start: int, stop: int) -> np.ndarray:
-        """Return some rows of columns of numbers of one and the same type, as (rows, columns).
+        """Return some rows of columns of numbers with the same type, as (rows, columns).
 
-        A copy, which Arrow makes in one go: for many columns that is much faster than one by one.
+        Arrow copies all columns at once, which is much faster for many columns.
         """
         rows, numbers = self._chunk(chunk), self.numbers(names)
-        # To select and to slice thousands of columns takes as long as to copy them.
+        # Selecting and slicing thousands of columns takes as long as copying them.
         if numbers != list(range(rows.num_columns)):
             rows = rows.select(numbers)
         if stop - start < rows.num_rows:
@@ -100,7 +100,7 @@ class Chunks(ABC):
         return matrix
 
     def numbers(self, names: Sequence[str]) -> list[int]:
-        """Return the places of columns in the schema."""
+        """Return the positions of columns in the schema."""
         return [self._numbers[name] for name in names]
 
     def _chunk(self, chunk: int) -> pa.RecordBatch:
@@ -117,16 +117,16 @@ class Chunks(ABC):
 class SpoolReader(Chunks):
     """Maps one dataset of a spool.
 
-    Its rows lie in *chunks*, the record batches of all segments in order.
+    Its rows are in *chunks*, the record batches of all segments in order.
 
     Parameters
     ----------
     directory
-        The spool's, as given to `SpoolWriter`.
+        The spool's folder, as passed to `SpoolWriter`.
     dataset
         The name.
     growing : bool, default False
-        Whether a dataset will do of which more rows are to come; see `refresh`.
+        Whether to accept a dataset that is still growing; see `refresh`.
 
     Attributes
     ----------
@@ -135,16 +135,16 @@ class SpoolReader(Chunks):
     specs : dict
         Element type and shape by column (see `tensor_specs`).
     counts : DatasetCounts
-        What the writer counted; only of a complete dataset these are the rows that can be read.
+        The writer's counts; the readable rows match them only if the dataset is complete.
     is_complete : bool
-        Whether all rows are there.
+        Whether all rows have arrived.
     left_out : dict
-        Columns that turned out not to be feedable, and why.
+        Columns that turned out not to be feedable, with the reason.
 
     Raises
     ------
     InvalidArgument
-        When there is no such dataset, or its writer did not finish.
+        There is no such dataset, or its writer did not finish.
     """
 
     def __init__(self, directory: Path, dataset: str, *, growing: bool = False) -> None:
@@ -157,20 +157,20 @@ class SpoolReader(Chunks):
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at what there is by now; chunks keep their numbers.
+        """Update the view of the rows; chunks keep their numbers.
 
         Raises
         ------
         InvalidArgument
-            As when it was made.
+            As in the constructor.
         """
         manifest = _manifest(self._directory)
         if manifest is None or not (manifest["complete"] or self._growing):
             found = sorted(path.parent for path in self._spool.glob(f"*/{MANIFEST}"))
             there = [path.name for path in found if (_manifest(path) or {}).get("complete")]
             raise InvalidArgument(
-                f"there is no finished dataset {self.dataset!r} in the spool {self._spool}; there "
-                f"are: {', '.join(there) or 'none'}.{did_you_mean(self.dataset, there)}"
+                f"there is no complete dataset {self.dataset!r} in the spool {self._spool}; it "
+                f"has: {', '.join(there) or 'none'}.{did_you_mean(self.dataset, there)}"
             )
         self.is_complete: bool = manifest["complete"]
         self.left_out: dict[str, str] = manifest["left_out"]
@@ -210,15 +210,15 @@ class SpoolReader(Chunks):
 
 
 def _manifest(directory: Path) -> dict[str, Any] | None:
-    """Return what is said of a dataset, None if nothing is."""
+    """Return the manifest of a dataset, or None."""
     try:
         manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
     except FileNotFoundError:
         return None
     if manifest["format"] != FORMAT:
         raise InvalidArgument(
-            f"the spool in {directory} has format {manifest['format']}, this version of gridflow "
-            f"reads {FORMAT}: all processes of a job need the same gridflow."
+            f"the spool in {directory} has format {manifest['format']}, but this version of "
+            f"gridflow reads {FORMAT}: all processes of a job need the same version of gridflow."
         )
     return manifest
 

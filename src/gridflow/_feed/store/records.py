@@ -1,7 +1,7 @@
-"""A rank's rows in files that TensorFlow's own operations read, for workers without Python code.
+"""A rank's rows in files for TensorFlow's own operations, for workers without Python.
 
-Under ParameterServerStrategy the pipeline of a dataset is traced by the chief and runs inside the
-workers' TensorFlow servers. Arrow files can't be read there. So each column of the spool is written
+Under ParameterServerStrategy the chief traces the pipeline of a dataset, and it runs inside the
+workers' TensorFlow servers, which can't read Arrow files. So each column of the spool is written
 once more::
 
     <spool>/<dataset>/records/<column>.tfrecord
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDER", "OWN_ROWS", "decode_specs", "encode_specs", "tensor_proto", "write"]
 
-#: Beside the spool's own files of a dataset.
+#: Subfolder next to the spool's files of a dataset.
 FOLDER: Final = "records"
-#: Where a worker's rows are found from the working directory of its server.
+#: The path of a worker's rows, relative to the working directory of its server.
 SPOOL_LINK: Final = "spool"
-#: There, how many of the worker's rows no other one has lent, and which of the workers it is.
+#: File with the number of the worker's own rows, and the worker's index.
 OWN_ROWS: Final = "own_rows.tensor"
 _RECORD_BYTES: Final = 64 << 10
 _MOST_ROWS: Final = 1024
@@ -60,21 +60,21 @@ _TYPES: Final = {
 def write(
     spool: Path, dataset: str, own_rows: int | None = None, *, worker: int = 0
 ) -> dict[str, TensorSpec]:
-    """Write the records of a dataset of a spool that was closed; return its columns.
+    """Write the records of a dataset of a closed spool; return its columns.
 
     Parameters
     ----------
     spool, dataset
-        Where, and what.
+        The spool and the dataset.
     own_rows : int, optional
-        Rows that count outside of training; all by default.
+        Rows that count outside training; default: all.
     worker : int
-        Its place among those that rows go to.
+        Index of the worker.
 
     Raises
     ------
     DataError
-        When the disk can't take them.
+        The disk is full or can't be written.
     """
     reader = SpoolReader(spool, dataset)
     folder = spool / dataset / FOLDER
@@ -89,8 +89,8 @@ def write(
     except OSError as error:
         raise DataError(
             f"dataset {dataset!r} can't be written for the parameter servers' workers to "
-            f"{folder}: {error}. Under strategy='parameter_server' the spool takes twice the room "
-            "of the rows: give a larger disk with Spool(dir=…), or by spark.local.dir."
+            f"{folder}: {error}. With strategy='parameter_server' the spool needs twice the space "
+            "of the rows: choose a larger disk with Spool(dir=…) or spark.local.dir."
         ) from error
     return reader.specs
 
@@ -113,7 +113,7 @@ def tensor_proto(values: np.ndarray | pa.Array, kind: Any, row_shape: tuple[int,
         The rows; Arrow arrays may hold lists of fixed length.
     kind : numpy dtype or "string"
     row_shape : tuple of int
-        Of one row.
+        The shape of one row.
     """
     shape = (len(values), *row_shape)
     dims = b"".join(_field(2, _varint_field(1, size)) for size in shape)
@@ -130,7 +130,7 @@ def tensor_proto(values: np.ndarray | pa.Array, kind: Any, row_shape: tuple[int,
 
 
 def encode_specs(specs: Mapping[str, TensorSpec]) -> dict[str, list[Any]]:
-    """Return types and shapes of columns in a form that JSON can hold."""
+    """Return types and shapes of columns as JSON types."""
     return {
         name: [kind if isinstance(kind, str) else kind.name, list(shape)]
         for name, (kind, shape) in specs.items()

@@ -40,15 +40,15 @@ class Segment:
     Parameters
     ----------
     path : Path
-        Of an uncompressed Arrow IPC file on a local disk.
+        Path of an uncompressed Arrow IPC file on a local disk.
 
     Attributes
     ----------
     path : Path
     batches : list of pyarrow.RecordBatch
-        The rows, by reference to the mapped file: they stay when it has another name, or none.
+        The rows, by reference to the mapped file: they stay valid when it is renamed or deleted.
     nbytes : int
-        Of the file.
+        Size of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,10 +129,10 @@ def _addresses(array: pa.Array) -> list[int]:
 
 
 def size_of(rows: pa.RecordBatch | Segment) -> int:
-    """Return about how many bytes there are.
+    """Return the approximate size in bytes.
 
-    Not Arrow's ``nbytes`` of rows as they come from Spark: it looks at offsets, which Java leaves
-    out of lists in lists that are all empty, and ends the process.
+    Arrow's ``nbytes`` crashes for some rows from Spark: it reads offsets, which Java omits for
+    nested lists that are all empty.
     """
     if isinstance(rows, Segment):
         return rows.nbytes

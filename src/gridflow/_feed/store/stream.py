@@ -1,9 +1,9 @@
-"""What has come of one stream to one rank: each row once, in bounded room, until it is taken.
+"""The rows of a stream on one rank: each once, in bounded space, until they are read.
 
-A feeder's task sends the rows of one partition with their places in it. A task that is tried again
-asks first which places have come (`StreamStore.begin`), from all agents, and sends the others;
-whoever tried before it is refused from then on. So no row is lost or doubled, as long as a
-partition's rows come in the same order each time.
+A feeder's task sends the rows of one partition with their positions. A retried task first asks all
+agents which positions have arrived (`StreamStore.begin`), and sends the others; earlier attempts
+are rejected from then on. So no row is lost or duplicated, as long as a partition's rows come in
+the same order each time.
 
 Rows lie in segments (`gridflow._feed.store.segment`), in the order in which they came from all
 feeders. While `limit` bytes lie there, feeders wait. A segment is deleted when all its rows were
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamStore"]
 
-#: Ends of sections that somebody may still ask for.
+#: Number of section ends to remember.
 _ENDS: Final = 4
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the numbers or texts that a column holds, whatever form they are in."""
+    """Return the element type of a column, whatever its form."""
     kind = leaf_type(kind)
-    # Zone and unit don't change what a timestamp is fed as.
+    # Time zone and unit don't change how a timestamp is fed.
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
 
 
@@ -52,19 +52,19 @@ def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
 
 
 class StreamStore:
-    """The rows of a stream that have come to this rank.
+    """The rows of a stream that have arrived at this rank.
 
     Parameters
     ----------
     name : str
     folder : Path
-        Of its segments; made when missing.
+        Folder of the segments; created if missing.
     options : FeedOptions
         The rule for nulls.
     limit : int
-        Bytes that may lie here; more only where whoever trains would wait for ever.
+        Maximum bytes stored; exceeded only if training would otherwise wait forever.
     on_change : callable
-        Called, from the thread of a feeder, whenever rows have come.
+        Called in a feeder's thread whenever rows have arrived.
     keeps : bool, default False
         Whether rows are kept until a checkpoint covers them.
     """
@@ -91,10 +91,10 @@ class StreamStore:
         self._freed = 0
         self._keeps = keeps
         self._marks = Marks()
-        #: Rows that had come at the ends of sections.
+        #: Rows that had arrived at the ends of sections.
         self._ends: dict[int, int] = {}
         self._sections = 0
-        #: The section that the generation began with.
+        #: The first section of the generation.
         self.first_section = 0
         self._batch_size = 1
         self._is_open, self._is_closed = True, False
@@ -103,17 +103,17 @@ class StreamStore:
     # For feeders ---------------------------------------------------------------------------------
 
     def begin(self, feed: str, partition: int, attempt: int) -> dict[str, Any]:
-        """Let an attempt to send a partition begin; those before it are refused from now on.
+        """Start an attempt to send a partition; earlier ones are rejected from now on.
 
         Returns
         -------
         dict
-            ``ranges``, the places that have come; ``pending``, rows that wait here; ``ended``.
+            ``ranges``, the positions that have arrived; ``pending``, rows waiting here; ``ended``.
 
         Raises
         ------
         Superseded
-            A later attempt has begun.
+            A later attempt has started.
         """
         with self._changed:
             self._check_open()
@@ -132,26 +132,26 @@ class StreamStore:
         *,
         asked: str | None = None,
     ) -> dict[str, Any]:
-        """Take rows of a partition, once there is room.
+        """Store rows of a partition, once there is room.
 
         Parameters
         ----------
         first : int
-            The place of the first row in its partition.
+            The position of the first row in its partition.
         rows : pyarrow.RecordBatch or Located
-            A file's rows are kept as a link to it, if that is all that they need.
+            A file's rows are stored as a link to it if possible.
         asked : str, optional
-            Of rows that are to be answered, what to call them.
+            The name of rows that must be answered.
 
         Returns
         -------
         dict
-            ``pending`` and ``ended``. Where the stream had ended, the rows were not taken.
+            ``pending`` and ``ended``. If the stream had ended, the rows were not stored.
 
         Raises
         ------
         Superseded
-            A later attempt has begun.
+            A later attempt has started.
         DataError
             The rows break a rule, or the disk is full.
         """
@@ -173,18 +173,18 @@ class StreamStore:
         return standing
 
     def open(self) -> None:
-        """Take rows again."""
+        """Accept rows again."""
         with self._changed:
             self._is_open = True
 
     def end(self) -> None:
-        """Take no more rows."""
+        """Accept no more rows."""
         with self._changed:
             self._is_open = False
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let all feeders fail: the agent ends."""
+        """Make all feeders fail, because the agent ends."""
         with self._changed:
             self._is_open, self._is_closed = False, True
             self._changed.notify_all()
@@ -199,15 +199,15 @@ class StreamStore:
         # Whoever trains may wait for these rows to fill a batch: nothing would ever be taken.
         starves = self._writer.rows - self._taken < self._batch_size
         if starves and self._keeps:
-            self._keeps = False  # nor would there be the checkpoint that needs what is kept
+            self._keeps = False  # nor would there be a checkpoint that needs kept rows
             self._free()
         return starves
 
     def _check_kind(self, *, is_asked: bool) -> None:
         if self._is_asked not in {None, is_asked}:
             raise DataError(
-                "rows come either by feed(), to be trained on, or by infer(), to be answered: not "
-                "both in one job."
+                "a job takes rows either from feed(), for training, or from infer(), for "
+                "prediction, but not both."
             )
         self._is_asked = is_asked
 
@@ -220,8 +220,8 @@ class StreamStore:
             known = self._types.setdefault(field.name, kind)
             if known != kind:
                 raise DataError(
-                    f"the column {field.name!r} came as {known} before, and comes as {kind} "
-                    "now: cast it, so that all rows of the stream have one type."
+                    f"the column {field.name!r} was {known} before and is now {kind}: cast it, so "
+                    "that all rows of the stream have the same type."
                 )
 
     def _store(self, rows: pa.RecordBatch | Located, asked: str | None) -> None:
@@ -247,28 +247,28 @@ class StreamStore:
     # For the agent -------------------------------------------------------------------------------
 
     def needs(self, batch_size: int) -> None:
-        """Note how many rows whoever trains needs at once: they are let in whatever the limit."""
+        """Set how many rows training needs at once: they are accepted whatever the limit."""
         with self._changed:
             self._batch_size = batch_size
             self._changed.notify_all()
 
     def take(self, rows: int) -> None:
-        """Note how many rows were taken since the generation began; free what isn't needed."""
+        """Set the rows read since the generation began; delete what isn't needed."""
         with self._changed:
             self._taken = max(self._taken, min(self._before + rows, self._writer.rows))
             self._free()
 
     def begin_with(self, sections: int) -> None:
-        """Begin with a section that has so many before it, none of whose rows came here."""
+        """Start with a section after this many others, whose rows didn't come here."""
         with self._changed:
             self._keeps = True
             self._sections = self.first_section = sections
             self._marks.begin_with(sections)
 
     def end_sections(self, sections: int) -> None:
-        """Let what has come by now end so many sections in all; keep rows from section to section.
+        """End this number of sections in total with the rows so far; keep rows by section.
 
-        A training that is started again begins with a section.
+        A restarted training begins at the start of a section.
         """
         with self._changed:
             self._keeps = True
@@ -279,7 +279,7 @@ class StreamStore:
 
     @property
     def ends(self) -> dict[int, int]:
-        """The last sections that have ended in this generation, and the rows by then."""
+        """The last ended sections of this generation, with the rows at their ends."""
         with self._changed:
             return {
                 section: rows - self._before
@@ -288,23 +288,23 @@ class StreamStore:
             }
 
     def mark(self, place: Place, rows: int, section: int) -> None:
-        """Note how many rows since the generation began a checkpoint covers."""
+        """Record how many rows since the generation began a checkpoint covers."""
         with self._changed:
             self._marks.made(Mark(place, self._before + rows, section))
 
     def committed(self, place: Place) -> None:
-        """Take note that the driver has a checkpoint; free what only older ones need."""
+        """Record that the driver has a checkpoint; delete what only older ones need."""
         with self._changed:
             self._marks.arrived(place)
             self._free()
 
     def begin_generation(self, resume: Place | None) -> int:
-        """Count from now on what a checkpoint, or none, leaves to be trained on.
+        """Start a generation with the rows that a checkpoint, or none, doesn't cover.
 
         Returns
         -------
         int
-            Rows that would have to come again, and are gone.
+            Rows that are needed again but have been deleted.
         """
         with self._changed:
             mark = self._marks.covered(resume, Mark(resume, self._taken, self._sections))
@@ -314,7 +314,7 @@ class StreamStore:
             return self._before - mark.rows
 
     def _free(self) -> None:
-        """Delete the segments that nobody reads again."""
+        """Delete the segments that won't be read again."""
         needed = self._marks.oldest.rows if self._keeps else self._taken
         segments = self._writer.segments
         while segments and self._freed + sum(segments[0].batches) <= needed:
@@ -325,19 +325,19 @@ class StreamStore:
 
     @property
     def before(self) -> int:
-        """Rows that the generations before this one have had."""
+        """Rows of earlier generations."""
         with self._changed:
             return self._before
 
     @property
     def rows(self) -> int:
-        """Rows that have come since the generation began, or had not been taken before."""
+        """Rows that have arrived since the generation began, or hadn't been read before."""
         with self._changed:
             return self._writer.rows - self._before
 
     @property
     def segments(self) -> tuple[int, int, int]:
-        """The first segment that is there, the number after the last, and rows to skip."""
+        """The first existing segment, the number after the last, and the rows to skip."""
         with self._changed:
             segments, stop = self._writer.segments, self._writer.next
             first = segments[0].number if segments else stop
@@ -350,6 +350,6 @@ class StreamStore:
 
     @property
     def counts(self) -> DatasetCounts:
-        """What has come, over all generations."""
+        """The counts of all generations."""
         with self._changed:
             return self._writer.counts

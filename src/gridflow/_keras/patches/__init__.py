@@ -1,5 +1,5 @@
-"""What gridflow changes in Keras and TensorFlow while a process trains.
+"""Changes to Keras and TensorFlow in training processes.
 
-``bugs`` mends what is broken, each patch with a probe that sees the bug; ``hooks`` adds what
-gridflow always needs; ``registry`` puts both in.
+``bugs`` fixes bugs, each patch with a probe that detects the bug; ``hooks`` adds what gridflow
+always needs; ``registry`` applies both.
 """

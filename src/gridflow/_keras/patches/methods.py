@@ -1,8 +1,8 @@
-"""Methods of Keras that are patched: each once, with its wrappers in a declared order.
+"""Patches each Keras method at most once, with wrappers in a declared order.
 
-Several matters concern one method: ``fit`` refuses a model of nobody's, is under the job's
-deadlines, and validates on each row once. Which comes first mustn't depend on what is installed
-first.
+Several patches may concern one method: ``fit`` rejects models outside the group, is subject to the
+job's deadlines, and validates on each row once. Their order mustn't depend on the order of
+installation.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _WRAPPERS: Final = "_gridflow_wrappers"
 
 
 class Layer(enum.IntEnum):
-    """What a wrapper is for: the first is the outermost.
+    """The purpose of a wrapper; the first is the outermost.
 
-    In one layer, the wrapper that is installed last is the outermost.
+    Within a layer, the wrapper installed last is the outermost.
     """
 
-    #: Refuse what can't be done.
+    #: Reject unsupported calls.
     CHECK = enum.auto()
-    #: Put it under the job's deadlines.
+    #: Apply the job's deadlines.
     DEADLINES = enum.auto()
-    #: Begin at the position of a checkpoint.
+    #: Start at the position of a checkpoint.
     POSITION = enum.auto()
-    #: Let something else do it: ``ctx.fit``, or a process for itself.
+    #: Delegate the call: to ``ctx.fit``, or to this process alone.
     ROUTE = enum.auto()
-    #: Exchange the rows, or their order.
+    #: Replace the rows, or change their order.
     ROWS = enum.auto()
-    #: Mend what is broken.
+    #: Fix bugs.
     BUG = enum.auto()
 
 
@@ -47,7 +47,7 @@ class _Wrappers:
         self._known: list[tuple[Layer, Callable[..., Any]]] = []
 
     def add(self, wrapper: Callable[..., Any], layer: Layer) -> None:
-        """Put a wrapper outside of those of its layer, and of the layers behind."""
+        """Add a wrapper outside those of its layer and of later layers."""
         place = next((i for i, (each, _) in enumerate(self._known) if each >= layer), None)
         self._known.insert(len(self._known) if place is None else place, (layer, wrapper))
         self.call = self.original
@@ -56,15 +56,15 @@ class _Wrappers:
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any], layer: Layer) -> None:
-    """Let a wrapper be called instead of a method or function.
+    """Call a wrapper instead of a method or function.
 
     Parameters
     ----------
     owner : type or module
-        Which is patched, also where it has inherited the method.
+        The object to patch, even if it has inherited the method.
     name : str
     wrapper : callable
-        Called with what it wraps, and then with the arguments, ``self`` first.
+        Called with the original and then the arguments, ``self`` first.
     layer : Layer
 
     Raises

@@ -1,8 +1,8 @@
-"""Private parts of Keras, TensorFlow and JAX that are used as they are: a function for each.
+"""Private parts of Keras, TensorFlow and JAX that are used unchanged, one function each.
 
-A patch changes what is broken; here is what only has no public name. Who finds a part missing
-raises `MissingPart`, and ``tests/keras/test_parts.py`` tries each on what is installed. Imports
-none of these packages by itself: agents and fork servers ask here, too.
+Patches change broken parts; these parts only lack a public name. A missing part raises
+`MissingPart`, and ``tests/keras/test_parts.py`` tests each with the installed packages. The module
+itself imports none of these packages, because agents and fork servers use it, too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gridflow.errors import MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: Packages with private parts, and the extra that brings a version with those that are known.
+#: Packages with private parts, and the extra that installs a supported version.
 _EXTRAS: Final = {
     "keras": "tensorflow",
     "tf_keras": "tf-keras",
     "tensorflow": "tensorflow",
     "jax": "jax",
 }
-#: Files in which the main thread of a rank stands that waits for a step, mostly for a peer.
+#: Files in which a rank's main thread is while it waits for a step, mostly for a peer.
 WAITING_FILES: Final = (
     "tensorflow/python/eager/execute.py",
     "tensorflow/python/eager/context",
@@ -37,7 +37,7 @@ WAITING_FILES: Final = (
     "torch/distributed/",
 )
 
-#: Below this one stands who waits in an operation of all ranks outside of a traced function.
+#: The caller of this is waiting in a collective operation outside a traced function.
 COLLECTIVE_FILE: Final = "tensorflow/python/distribute/cross_device_ops.py"
 
 
@@ -51,7 +51,7 @@ def part(owner: Any, name: str) -> Any:
     Raises
     ------
     MissingPart
-        It has none of that name.
+        It has no such part.
     """
     try:
         return getattr(owner, name)
@@ -65,7 +65,7 @@ def module(name: str) -> Any:
     Raises
     ------
     MissingPart
-        Its package is there without it.
+        The package exists, but not the module.
     """
     try:
         return importlib.import_module(name)
@@ -86,11 +86,11 @@ def _home(owner: Any) -> str:
 
 def _missing(name: str) -> MissingPart:
     package = name.partition(".")[0]
-    version = getattr(sys.modules.get(package), "__version__", "of an unknown version")
+    version = getattr(sys.modules.get(package), "__version__", "(unknown version)")
     extra = _EXTRAS.get(package, package)
     return MissingPart(
-        f"{package} {version} has no {name}, which gridflow uses. Install a version that it knows: "
-        f"pip install 'gridflow[{extra}]'."
+        f"{package} {version} has no {name}, which gridflow uses. Install a supported version: pip "
+        f"install 'gridflow[{extra}]'."
     )
 
 
@@ -98,12 +98,12 @@ def _missing(name: str) -> MissingPart:
 
 
 def layers(model: Any) -> list[Any]:
-    """Return a model and all of its layers, those of its submodels, too."""
+    """Return a model and all of its layers, including those of submodels."""
     return list(part(model, "_flatten_layers")())
 
 
 def structure(model: Any, kind: str) -> Any:
-    """Return the ``input`` or ``output`` that a functional model was made with, None for others."""
+    """Return the ``input`` or ``output`` of a functional model, or None."""
     return getattr(model, f"_{kind}s_struct", getattr(model, f"_nested_{kind}s", None))
 
 
@@ -116,7 +116,7 @@ def is_optimizer_built(optimizer: Any) -> bool:
 
 
 def own_statistics(layer: Any) -> list[Any]:
-    """Return the variables that a layer updates by itself, without those of its sublayers."""
+    """Return the variables that a layer itself updates, without its sublayers'."""
     return list(part(layer, "_non_trainable_variables"))
 
 
@@ -126,24 +126,24 @@ def build(model: Any, batch: Any) -> None:
 
 
 def compute_output_spec(model: Any, inputs: Any) -> None:
-    """Build a model, but for all else."""
+    """Build a model only."""
     part(module("keras.src.backend"), "compute_output_spec")(model, inputs)
 
 
 def trainer() -> Any:
-    """Return the class by which models of Keras's backend are trained."""
+    """Return the trainer class of Keras's backend."""
     import keras
 
     return _base_of_models(f"keras.src.backend.{keras.backend.backend()}.trainer")
 
 
 def base_trainer() -> Any:
-    """Return the class that the trainers of all backends have in common."""
+    """Return the base class of all backends' trainers."""
     return _base_of_models("keras.src.trainers.trainer")
 
 
 def building() -> tuple[Any, str]:
-    """Return by which method of which class a fit builds its model, on JAX and torch."""
+    """Return the class and method with which ``fit`` builds a model, on JAX and torch."""
     own = trainer()
     if "_maybe_symbolic_build" in vars(own):
         return own, "_maybe_symbolic_build"
@@ -162,7 +162,7 @@ def _base_of_models(home: str) -> Any:
 
 
 def global_seeds() -> list[Any]:
-    """Return the state of ``keras.random``'s own seed, without making one where there is none."""
+    """Return the state of ``keras.random``'s own seed, without creating one."""
     state = module("keras.src.backend.common.global_state")
     key = part(module("keras.src.random.seed_generator"), "GLOBAL_SEED_GENERATOR")
     found = part(state, "get_global_attribute")(key)
@@ -170,7 +170,7 @@ def global_seeds() -> list[Any]:
 
 
 def set_random_seed(seed: int) -> None:
-    """Do what ``keras.utils.set_random_seed`` does, without importing TensorFlow for it."""
+    """Work like ``keras.utils.set_random_seed``, without importing TensorFlow."""
     utils = module("keras.src.utils.rng_utils")
     tensorflow, utils.tf = part(utils, "tf"), SimpleNamespace(available=False)
     try:
@@ -180,7 +180,7 @@ def set_random_seed(seed: int) -> None:
 
 
 def shards(variable: Any) -> list[Any] | None:
-    """Return TensorFlow's variables of which a variable of Keras is made up; None for a whole."""
+    """Return the TensorFlow variables of a sharded Keras variable, or None."""
     value = part(variable, "_value")
     home = module("tensorflow.python.distribute.sharded_variable")
     return list(value.variables) if isinstance(value, part(home, "ShardedVariable")) else None
@@ -192,13 +192,13 @@ def takes_training(model: Any) -> bool:
 
 
 def compute_loss(model: Any, x: Any, y: Any, outputs: Any, weight: Any, *, training: bool) -> Any:
-    """Return the loss of a batch, by a ``compute_loss`` of the user's with or without training."""
+    """Return the loss of a batch, with a ``compute_loss`` with or without ``training``."""
     return part(model, "_compute_loss")(x, y, outputs, weight, training=training)
 
 
 @contextlib.contextmanager
 def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
-    """Let these be the losses that a model adds to the one it was compiled with, in a block."""
+    """Replace a model's additional losses in a block."""
     override = part(model, "_losses_override")
     override[:] = losses
     try:
@@ -208,7 +208,7 @@ def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
 
 
 def count_loss(model: Any, loss: Any, rows: Any) -> None:
-    """Let the metric ``loss`` count the loss of some rows."""
+    """Update the metric ``loss`` with the loss of some rows."""
     part(model, "_loss_tracker").update_state(loss, sample_weight=rows)
 
 
@@ -216,9 +216,9 @@ def count_loss(model: Any, loss: Any, rows: Any) -> None:
 
 
 class Answers:
-    """What tf_keras asks of each callback."""
+    """The answers to what tf_keras asks of each callback."""
 
-    #: Logs are then handed over as tensors, without waiting for each step.
+    #: Logs are then passed as tensors, without waiting for each step.
     _supports_tf_logs = True
     _chief_worker_only = False
 
@@ -232,7 +232,7 @@ class Answers:
         return self.has_own("on_predict_batch_begin", "on_predict_batch_end")
 
     def has_own(self, *names: str) -> bool:
-        """Return whether the callback does anything in one of its methods."""
+        """Return whether the callback overrides one of these methods."""
         raise NotImplementedError
 
 
@@ -242,14 +242,14 @@ def train_counter(model: Any) -> Any:
 
 
 def random_states(model: Any) -> list[Any]:
-    """Return the seeds of random layers, where tf_keras keeps them in variables at all."""
+    """Return the seeds of random layers, if tf_keras keeps them in variables."""
     makers = (getattr(layer, "_random_generator", None) for layer in layers(model))
     generators = (getattr(maker, "_generator", None) for maker in makers)
     return [generator.state for generator in generators if generator is not None]
 
 
 def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Let an optimizer of the old kind, which has no ``build``, make its variables."""
+    """Create the variables of a legacy optimizer, which has no ``build``."""
     part(optimizer, "_create_all_weights")(variables)
 
 
@@ -257,7 +257,7 @@ def make_slots(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def was_made(remote: Any) -> bool:
-    """Return whether a value that a coordinator's worker was to make was made, if lost since."""
+    """Return whether a coordinator's worker has created a value, even if it was lost since."""
     return part(remote, "_values") is not None
 
 
@@ -273,10 +273,10 @@ def graph_of(dataset: Any) -> Any:
 def hearing_of_repeats(
     coordinator: Any, tell: Callable[[int, tuple[Any, ...]], None]
 ) -> Iterator[None]:
-    """Tell of each step that a coordinator hands out again, as the worker that had it has died.
+    """Report each step that a coordinator schedules again because its worker has died.
 
-    What is told are that worker's number and the arguments that the step was scheduled with, the
-    very tuple. The coordinator has a thread for each worker, which is named after it.
+    The listener gets the worker's number and the arguments with which the step was scheduled, the
+    same tuple. The coordinator has a thread for each worker, named after it.
     """
     steps = part(part(coordinator, "_cluster"), "closure_queue")
     put_back = part(steps, "put_back")
@@ -298,26 +298,26 @@ def hearing_of_repeats(
 
 
 def is_started() -> str | None:
-    """Return which of the imported packages has initialised devices already, None for none."""
+    """Return which imported package has already initialised devices, or None."""
     context = sys.modules.get("tensorflow.python.eager.context")
     if getattr(context, "_context", None) is not None:
-        return "TensorFlow's context exists already"
+        return "TensorFlow's context already exists"
     bridge = sys.modules.get("jax._src.xla_bridge")
     if getattr(bridge, "_backends", None):
-        return "JAX's devices are initialised already"
+        return "JAX's devices are already initialised"
     return None
 
 
 def leave_jax_without_waiting() -> None:
-    """Take out what JAX does at exit: it waits for all other processes, who may be gone."""
+    """Remove JAX's exit handler: it waits for all other processes, which may be gone."""
     atexit.unregister(part(module("jax._src.api"), "clean_up"))
 
 
 def listen_as(host: str) -> None:
-    """Let JAX's collectives on CPUs listen at an address.
+    """Make JAX's collectives on CPUs listen on an address.
 
-    JAX lets gloo find its own by the name of the host, which on many machines is that of the
-    loopback interface.
+    By default gloo looks up the host name, which on many machines resolves to the loopback
+    interface.
     """
     library = part(module("jax._src.xla_bridge"), "_jax")
     make = part(library, "make_gloo_tcp_collectives")

@@ -1,14 +1,14 @@
-"""Patches for what is broken in Keras when it trains under a distribution strategy.
+"""Patches for bugs in Keras under a distribution strategy.
 
-Each comes with a *probe*: a few calls into the installed Keras that show the bug.
-Only where a probe sees its bug is the patch put in, so a version of Keras that is healthy is left
-alone; and it is asked again, as a patch of a function that Keras no longer calls would change
-nothing. The tests of this module fail when a probe no longer sees its bug: then the patch can go.
+Each patch has a *probe*: a few calls into the installed Keras that show the bug. A patch is applied
+only if its probe finds the bug, so healthy versions of Keras aren't changed. Then the probe runs
+again, because a patch of a function that Keras no longer calls would have no effect. Tests fail
+when a probe no longer finds its bug: then the patch can be removed.
 
-A probe or a patch that fails says nothing of the bug, which may be one that yields wrong gradients
-without a word. So it is an error, unless the user takes the risk (`UNSAFE_VARIABLE`).
+If a probe or a patch fails, the bug may still exist, and it may silently lead to wrong gradients.
+So this is an error, unless the user takes the risk (`UNSAFE_VARIABLE`).
 
-What gridflow adds to Keras without a bug to look for is a `Hook`.
+What gridflow adds to Keras independently of bugs is a `Hook`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Set to ``1``, it lets a training process go on with a Keras that can't be probed or patched.
+#: If set to ``1``, training continues with a Keras that can't be probed or patched.
 UNSAFE_VARIABLE: Final = "GRIDFLOW_UNSAFE_KERAS"
-#: Flavour of Keras (the name of its package) to the releases that its patches are made for.
+#: The releases that the patches of a Keras flavour (its package name) are made for.
 MADE_FOR: Final = {"keras": "3.15", "tf_keras": "2.21"}
-#: Flavour to the name of its modules of patches and hooks; Keras 3 has those of each backend.
+#: The modules with a flavour's patches and hooks; Keras 3 has one for each backend.
 FLAVOURS: Final = {
     "keras": {"tensorflow": "keras3", "jax": "jax", "torch": "torch"},
     "tf_keras": {"tensorflow": "tf_keras"},
@@ -50,22 +50,22 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class Patch:
-    """One bug of Keras, how to see it and how to mend it.
+    """One bug of Keras, how to detect it and how to fix it.
 
     Attributes
     ----------
     name : str
-        Short name, unique in a flavour.
+        Short name, unique within a flavour.
     flavour : str
         ``"keras"`` (Keras 3) or ``"tf_keras"``.
     summary : str
         What goes wrong without the patch.
     seen : callable
-        The probe: True where the installed package has the bug. It must not know of the patch.
+        The probe: True if the installed package has the bug. It must not know about the patch.
     apply : callable
-        Puts the patch in.
+        Applies the patch.
     concerns : callable
-        Whether the bug matters in this process at all: some need a group of processes.
+        Whether the bug matters in this process: some need a group of processes.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Hook:
     Attributes
     ----------
     name : str
-        What it is for.
+        Its purpose.
     install : callable
         Puts it in.
     concerns : callable
@@ -96,9 +96,9 @@ class Hook:
 
 
 _applied: dict[str, list[Patch]] = {}
-#: Flavours that were imported and can't be patched, and why.
+#: Imported flavours that can't be patched, with the reason.
 _refused: dict[str, EnvironmentMismatch] = {}
-#: Names of the bugs that were seen, and cured on trial, before this process was forked.
+#: Names of the bugs that were found and patched on trial before this process was forked.
 _seen_ahead: set[str] = set()
 _lock = threading.RLock()
 
@@ -109,18 +109,18 @@ def hooks_of(flavour: str) -> Any:
     Raises
     ------
     EnvironmentMismatch
-        The installed version lacks what the module is made of.
+        The installed version lacks a part that the module needs.
     """
     return _module_of("hooks", flavour)
 
 
 def known(flavour: str) -> tuple[Patch, ...]:
-    """Return all patches of a flavour, whether they are needed or not. Imports the flavour.
+    """Return all patches of a flavour, needed or not. Imports the flavour.
 
     Raises
     ------
     EnvironmentMismatch
-        The installed version lacks what they are made of.
+        The installed version lacks a part that they need.
     """
     return tuple(_module_of("bugs", flavour).PATCHES)
 
@@ -134,10 +134,10 @@ def _module_of(kind: str, flavour: str) -> Any:
 
 
 def patch_on_trial() -> list[str]:
-    """Patch Keras 3, if it is imported; return the names of the bugs that are in every process.
+    """Patch Keras 3, if it is imported; return the names of the bugs found.
 
-    For a process that ends afterwards: this leaves patches, threads and a context of TensorFlow
-    behind. A patch that fails is left out: it fails in the process that it concerns, too.
+    For a process that ends afterwards: this leaves patches, threads and a TensorFlow context
+    behind. A patch that fails is left out: it will fail again in the process that needs it.
     """
     found = []
     for fix in known("keras") if "keras" in sys.modules else ():
@@ -148,41 +148,41 @@ def patch_on_trial() -> list[str]:
 
 
 def remember(bugs: Sequence[str]) -> None:
-    """Spare this process, and those that are forked from it, the probes of these bugs of Keras 3.
+    """Skip the probes of these Keras 3 bugs in this process and those forked from it.
 
     Parameters
     ----------
     bugs : sequence of str
-        Names, as of `patch_on_trial`.
+        Names returned by `patch_on_trial`.
     """
     _seen_ahead.update(bugs)
 
 
 def apply(*, with_hooks: bool = True) -> list[Patch]:
-    """Patch the flavours of Keras that are imported, and the others as soon as they are.
+    """Patch the imported flavours of Keras now, and the others when they are imported.
 
     May be called any number of times. Imports neither ``keras`` nor ``tf_keras``.
 
     Parameters
     ----------
     with_hooks : bool, default True
-        Whether to add to Keras what training functions need; the first call decides.
+        Whether to install the hooks for training functions; the first call decides.
 
     Returns
     -------
     list of Patch
-        The patches in force so far, of all flavours that are imported.
+        The applied patches of all imported flavours.
 
     Raises
     ------
     EnvironmentMismatch
-        A flavour can't be probed or patched. Its import raises the same, where it comes later.
+        A flavour can't be probed or patched. A later import of it raises the same error.
     """
     with _lock:
         if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
             sys.meta_path.insert(0, _AfterImport(with_hooks=with_hooks))
         for flavour in FLAVOURS:
-            # A package that is half imported is patched by the finder, once it is complete.
+            # A partly imported package is patched by the finder once it is complete.
             module = sys.modules.get(flavour)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
                 _patch(flavour, with_hooks=with_hooks)
@@ -208,7 +208,7 @@ def patch_keras() -> None:
 def _patch(flavour: str, *, with_hooks: bool) -> None:
     with _lock:
         if flavour in _refused:
-            # Part of the patches may be in: nobody gets this flavour by importing it again.
+            # Some patches may be applied: importing the flavour again must fail, too.
             raise EnvironmentMismatch(str(_refused[flavour])) from _refused[flavour]
         if flavour in _applied or _backend_of(flavour) not in FLAVOURS[flavour]:
             return
@@ -246,23 +246,25 @@ def _install(flavour: str, hook: Hook) -> None:
 
 
 def _unless_unsafe(work: Callable[[], Any]) -> Any:
-    """Do work; what doesn't fit is only logged where the user takes the risk."""
+    """Do work; if the user takes the risk, only log an incompatibility."""
     try:
         return work()
     except EnvironmentMismatch as error:
         if os.environ.get(UNSAFE_VARIABLE) != "1":
             raise
-        _log.error("%s=1, so training goes on, and may be wrong: %s", UNSAFE_VARIABLE, error)
+        _log.error(
+            "%s=1: training continues, with results that may be wrong: %s", UNSAFE_VARIABLE, error
+        )
         return None
 
 
 def put_in(fix: Patch) -> bool:
-    """Patch what a probe sees; return whether it saw anything.
+    """Apply a patch if its probe finds the bug; return whether it does.
 
     Raises
     ------
     EnvironmentMismatch
-        The probe or the patch fails, or the probe still sees the bug then.
+        The probe or the patch fails, or the probe still finds the bug afterwards.
     """
     was_tried = fix.flavour == "keras" and fix.name in _seen_ahead
     try:
@@ -286,7 +288,7 @@ def put_in(fix: Patch) -> bool:
 def _misfit(
     flavour: str, what: str, summary: str, error: Exception | None = None
 ) -> EnvironmentMismatch:
-    """Return the error that says what doesn't work with the installed version."""
+    """Return the error for an incompatible version."""
     backend = _backend_of(flavour)
     extra = "tf-keras" if flavour == "tf_keras" else backend
     cause = f" ({type(error).__name__}: {_first_line(error)})" if error is not None else ""
@@ -294,8 +296,8 @@ def _misfit(
     return EnvironmentMismatch(
         f"{flavour} {_version_of(flavour)} on {backend}: {what}{cause}.{bug} gridflow's patches "
         f"are made for {flavour} {MADE_FOR[flavour]}: pip install 'gridflow[{extra}]'. To train "
-        f"all the same, with results that may be wrong, set {UNSAFE_VARIABLE}=1 (env= of the "
-        "distributor); a program that needs no patches runs with patches=False."
+        f"anyway, with results that may be wrong, set {UNSAFE_VARIABLE}=1 (env= of the "
+        "distributor). A program that needs no patches can run with patches=False."
     )
 
 
@@ -304,12 +306,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _warn_of_other_versions(flavour: str) -> None:
-    """Warn of a release that no patch was made for; whether they fit is for the probes to say."""
+    """Warn about a release that no patch was made for; the probes decide what applies."""
     version = _version_of(flavour)
     if not f"{version}.".startswith(f"{MADE_FOR[flavour]}."):
         _log.warning(
-            "%s %s is not a version that this gridflow supports (%s): each known bug is probed for "
-            "and patched where it is still there, but new ones aren't known.",
+            "this gridflow doesn't support %s %s (supported: %s): it checks for each known bug "
+            "and patches those that are still there, but new bugs are unknown.",
             flavour,
             version,
             MADE_FOR[flavour],
@@ -329,7 +331,7 @@ def _backend_of(flavour: str) -> str:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches a flavour right after its import, so that none is imported for nothing."""
+    """Patches a flavour right after its import, so that none is imported unnecessarily."""
 
     def __init__(self, *, with_hooks: bool) -> None:
         self._with_hooks = with_hooks
@@ -340,7 +342,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Wrap the loader of ``keras`` and ``tf_keras``; leave all else to the other finders."""
+        """Wrap the loader of ``keras`` and ``tf_keras``; leave everything else to other finders."""
         if fullname not in FLAVOURS:
             return None
         specs = (
@@ -355,7 +357,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _CuringLoader(importlib.abc.Loader):
-    """Loads as the loader that it wraps does, then patches."""
+    """Loads with the wrapped loader, then patches."""
 
     def __init__(
         self, loader: importlib.abc.Loader, flavour: str, *, with_hooks: bool = True
@@ -364,12 +366,12 @@ class _CuringLoader(importlib.abc.Loader):
         self._flavour, self._with_hooks = flavour, with_hooks
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Leave it to the wrapped loader."""
+        """Delegate to the wrapped loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the package, then put its patches in."""
-        # Others (pickle, inspect, pkgutil) must find the loader that they know.
+        """Execute the package, then apply its patches."""
+        # pickle, inspect and pkgutil must find the loader they know.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

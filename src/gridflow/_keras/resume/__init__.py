@@ -1,1 +1,1 @@
-"""Checkpoints, and going on from one exactly where it was made."""
+"""Checkpoints, and exact resume from them."""

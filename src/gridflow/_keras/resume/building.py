@@ -1,4 +1,4 @@
-"""Builds what Keras would build with the first batch, so that it can be restored before that."""
+"""Builds what Keras builds with the first batch, so that it can be restored before that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build(model: Any, flavour: str) -> None:
     Raises
     ------
     InvalidArgument
-        The model isn't built, and its data doesn't say what its batches look like.
+        The model isn't built, and the shapes of its data are unknown.
     """
     if not is_tensorflow(model):
         _build_other(model)
@@ -33,7 +33,7 @@ def build(model: Any, flavour: str) -> None:
 
 
 def build_for(model: Any, flavour: str, spec: Any) -> None:
-    """Build all of it for batches of a spec, in the scope that is open."""
+    """Build everything for batches of a spec, in the current scope."""
     if flavour == "keras":
         _build_keras3(model, spec)
     else:
@@ -41,7 +41,7 @@ def build_for(model: Any, flavour: str, spec: Any) -> None:
 
 
 def build_sharded(model: Any, spec: Any) -> None:
-    """Build a Keras 3 model and its optimizer, which gets its slots for shards one by one."""
+    """Build a Keras 3 model and its optimizer, with slots for each shard."""
     import tensorflow as tf
 
     import keras
@@ -55,7 +55,7 @@ def build_sharded(model: Any, spec: Any) -> None:
 
 
 def _build_other(model: Any) -> None:
-    # Keras has built the model, its losses and metrics by now, on these backends.
+    # On these backends Keras has already built the model, its losses and metrics.
     if not model.built:
         raise _unknown_shapes()
     if not private_parts.is_optimizer_built(model.optimizer):
@@ -64,7 +64,7 @@ def _build_other(model: Any) -> None:
 
 def _unknown_shapes() -> InvalidArgument:
     return InvalidArgument(
-        "a checkpoint can't be restored into a model that isn't built, and the shapes of its "
+        "a checkpoint can't be restored into this model: it isn't built, and the shapes of its "
         "data are unknown. Build the model before fit: model.build(shape), or an Input layer."
     )
 

@@ -1,23 +1,23 @@
-"""Checkpoints, and going on from one exactly where it was made.
+"""Checkpoints, and exact resume from them.
 
-A checkpoint holds the model's weights, the optimizer's variables (``iterations`` among them), the
-seeds of random layers, in the middle of an epoch the state of the metrics, the History so far, and
-the place in the data. A run that is killed at any step and restarted ends with the weights that it
-would have had without (to rounding, 1e-6), if its data come in the same order again:
+A checkpoint contains the model's weights, the optimizer's variables (including ``iterations``), the
+seeds of random layers, the state of the metrics in the middle of an epoch, the History so far, and
+the position in the data. A run that is killed at any step and restarted ends with the same weights
+as an uninterrupted run (up to rounding, 1e-6), if its data come in the same order again:
 
 * ``ctx.dataset(...)``: always, shuffled or not.
-* A ``tf.data.Dataset`` of one's own: its first batches are drawn again and dropped, with
-  ``steps_per_epoch`` those of all epochs so far. With ``shuffle(reshuffle_each_iteration=True)``
-  the order after a restart is another one.
-* Arrays: likewise, with ``shuffle=False``. ``shuffle=True`` gives another order.
+* A custom ``tf.data.Dataset``: its first batches are read again and dropped; with
+  ``steps_per_epoch``, those of all epochs so far. With ``shuffle(reshuffle_each_iteration=True)``
+  the order differs after a restart.
+* Arrays: likewise, with ``shuffle=False``. With ``shuffle=True`` the order differs.
 
-Not restored: the memory of other callbacks (EarlyStopping counts its patience anew; the learning
-rate that ReduceLROnPlateau has set is a variable of the optimizer, and is restored), and in
-tf_keras the seeds of Dropout, which TensorFlow keeps out of reach (unless
+Not restored: the state of other callbacks (EarlyStopping starts counting its patience again; the
+learning rate that ReduceLROnPlateau has set is a variable of the optimizer and is restored), and in
+tf_keras the seeds of Dropout, which TensorFlow doesn't expose (unless
 ``tf_keras.backend.experimental.enable_tf_random_generator()`` is on).
 
-A training function that calls ``fit`` more than once resumes the fit that was in progress; those
-before it are run again, from their beginning.
+A training function that calls ``fit`` more than once resumes the fit that was in progress; earlier
+ones run again from the beginning.
 """
 
 from __future__ import annotations
@@ -43,29 +43,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Files kept on the local disk: the last may still be on its way to the driver.
+#: Files kept on the local disk: the last may still be in transfer to the driver.
 _KEPT: Final = 3
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
 
 
 class CheckpointAndResume(NeutralCallback):
-    """Writes checkpoints while ``fit`` runs, and lets it begin at the last committed one.
+    """Writes checkpoints while ``fit`` runs, and makes it start at the last committed one.
 
-    It has to be given to ``fit`` on all ranks: all take part in reading the variables, the chief
-    alone writes.
+    It must be passed to ``fit`` on all ranks: all take part in reading the variables, only the
+    chief writes.
 
     Parameters
     ----------
     runtime : Runtime
-        ``checkpoint_every`` steps lie between two checkpoints, besides one at the end of each
-        epoch; ``resume_from`` is the file to go on from.
+        There is a checkpoint every ``checkpoint_every`` steps and at the end of each epoch;
+        ``resume_from`` is the file to resume from.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
         every = runtime.training.checkpoint_every
         if every is not None and every < 1:
-            raise InvalidArgument(f"checkpoint_every is a number of steps from 1, got {every}.")
+            raise InvalidArgument(
+                f"checkpoint_every must be a number of steps, at least 1; got {every}."
+            )
         self._runtime = runtime
         self._files: list[Path] = []
         self._writer = runtime.writer
@@ -75,7 +77,7 @@ class CheckpointAndResume(NeutralCallback):
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restore what can be restored before the first epoch."""
         del logs
-        self._data = position.data_of(self.model)  # now: a validation brings data of its own
+        self._data = position.data_of(self.model)  # now, because a validation has its own data
         incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
         self._fit = _fits.get(self._runtime, 0)
         _fits[self._runtime] = self._fit + 1
@@ -86,7 +88,7 @@ class CheckpointAndResume(NeutralCallback):
         self._awaited = 0
         if self._runtime.resume_from is not None:
             there = Checkpoint.read(self._runtime.resume_from)
-            # An older checkpoint must not take the place of the one that is still to be used.
+            # An older checkpoint must not replace the one that is still needed.
             self._awaited = there.fit
             if there.fit == self._fit:
                 self._resume(there)
@@ -108,20 +110,20 @@ class CheckpointAndResume(NeutralCallback):
             self._resumed = None
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint where one is due."""
+        """Write a checkpoint if one is due."""
         del logs
         done = batch + 1 - self._step_before(batch)
         self._batches += done
         self._since += done
         if self._drawn is None:
-            # Which datasets this epoch reads: those that began an iteration since it began.
+            # The datasets of this epoch are those that started an iteration since its start.
             now = [counter.pending for counter in self._runtime.epoch_counters]
             before = self._pending + now[len(self._pending) :]
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
         is_asked = self._runtime.pause.step_ended()
         every = self._runtime.training.checkpoint_every
         steps = self.params.get("steps") or incremental.known_steps(self._data)
-        # The last step's checkpoint is that of the epoch's end: an epoch can't go on with no step.
+        # The last step's checkpoint is written at the epoch's end: no step would be left to resume.
         is_last = steps is not None and batch + 1 >= steps
         if is_last:
             self._is_asked = is_asked
@@ -141,7 +143,7 @@ class CheckpointAndResume(NeutralCallback):
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Note that this fit is over, if it is so before its last epoch."""
+        """Record that this fit is over, if it ends before its last epoch."""
         del logs
         self._runtime.pause.end()
         if self._resumed is not None:
@@ -160,7 +162,7 @@ class CheckpointAndResume(NeutralCallback):
     def _resume(self, there: Checkpoint) -> None:
         if there.flavour != self.flavour:
             raise InvalidArgument(
-                f"the checkpoint is one of a {there.flavour} model, this is a {self.flavour} model."
+                f"the checkpoint is of a {there.flavour} model, but this is a {self.flavour} model."
             )
         self._refuse_other_files(there)
         building.build(self.model, self.flavour)
@@ -183,23 +185,23 @@ class CheckpointAndResume(NeutralCallback):
         _log.info("resuming at epoch %d, step %d", epoch, step)
 
     def _refuse_other_files(self, there: Checkpoint) -> None:
-        """Refuse to go on in the middle of files that aren't what they were."""
+        """Reject resuming in the middle of files that have changed."""
         for name, version in there.pulled.items():
             if self._runtime.pulled.get(name, version) != version:
                 raise DataError(
                     f"the files of dataset {name!r} have changed since the checkpoint was made, so "
-                    "it can't go on where it was: rows would be left out, or come twice. Then: "
-                    f"{version}; now: {self._runtime.pulled[name]}. Bring them back; or begin "
-                    "anew, with another checkpoint_dir."
+                    "training can't resume there: rows would be skipped or repeated. Then: "
+                    f"{version}; now: {self._runtime.pulled[name]}. Restore the files, or start "
+                    "again with another checkpoint_dir."
                 )
 
     def _tell_history(self) -> None:
-        """Hand over the epochs of earlier lives, which a new driver knows nothing of."""
+        """Report the epochs of earlier runs, which a new driver doesn't know."""
         if not self._runtime.is_chief:
             return
         fit, epochs = current_fit(self._runtime), self._epochs
         for at, epoch in enumerate(epochs):
-            # A metric that isn't there in each epoch: of that only the order is known.
+            # For a metric that is missing in some epochs, only the order is known.
             logs = {
                 name: values[at - (len(epochs) - len(values))]
                 for name, values in self._history.items()
@@ -248,7 +250,7 @@ class CheckpointAndResume(NeutralCallback):
             entries=entries,
         )
         self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
-        if at_section:  # what it says of the stream holds now, and not once the next one has begun
+        if at_section:  # the stream's state is valid now, but not once the next section has started
             self._writer.wait()
         if is_asked:
             self._writer.wait()
@@ -274,9 +276,9 @@ class CheckpointAndResume(NeutralCallback):
         ]
 
     def _positions_in(self, a_pass: int) -> list[tuple[int, int]]:
-        """Return the places in data of which so many batches are a pass, whatever an epoch is.
+        """Return the positions in data with this many batches per pass, whatever an epoch is.
 
-        What datasets say of themselves is ahead of that, by the batches that are made ahead.
+        The datasets' own positions are ahead of this, because of prefetched batches.
         """
         done = self._batches - self._batches_before
         counters = self._runtime.epoch_counters

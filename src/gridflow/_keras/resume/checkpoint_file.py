@@ -28,8 +28,8 @@ class Entry:
     group : str
         ``model``, ``optimizer``, ``metrics`` or ``random``.
     name : str
-        Path or name of the variable, for messages: variables are matched by group and order, as
-        Keras numbers the names of layers by what else the process has made.
+        Path or name of the variable, for messages. Variables are matched by group and order,
+        because Keras numbers layer names by what the process has created before.
     value : numpy array
     """
 
@@ -47,23 +47,23 @@ class Checkpoint:
     flavour : str
         ``keras`` or ``tf_keras``.
     fit : int
-        Which call of ``fit`` in the training function it is, from 0.
+        Index of the call of ``fit`` in the training function, from 0.
     epoch, step : int
-        The epoch in progress and the steps of it that are done; after the last step of an epoch,
-        the next epoch and 0.
+        The epoch in progress and its completed steps; after the last step of an epoch, the next
+        epoch and 0.
     finished : bool
         Whether that fit is over (a callback stopped it early).
     batches : int
         Steps since this fit began, in all generations.
     counters : list of (int, int)
-        For each training dataset: the epoch and batch at which it goes on.
+        For each training dataset: the epoch and batch at which it resumes.
     history : dict of str to list of float
-        Logs of the complete epochs of this fit, and their numbers in `epochs`.
+        Logs of the complete epochs of this fit; `epochs` has their numbers.
     epochs : list of int
     pulled : dict of str to str
-        Datasets that were read from files, and what changes when those do.
+        Datasets that were read from files, and the version of these files.
     dealt : dict or None
-        In the middle of an epoch whose rows workers of parameter servers read: which are done.
+        Which rows are done, in the middle of an epoch with parameter servers.
     entries : list of Entry
     """
 
@@ -85,7 +85,7 @@ class Checkpoint:
         return [entry for entry in self.entries if entry.group == name]
 
     def write(self, path: Path) -> None:
-        """Write the file, so that it is complete or isn't there."""
+        """Write the file atomically."""
         fields = {key: value for key, value in vars(self).items() if key != "entries"}
         entries = [
             {"group": entry.group, "name": entry.name, "dtype": entry.value.dtype.name}
@@ -103,14 +103,14 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Read a file back.
+        """Read a file.
 
         Raises
         ------
         GridflowError
-            It isn't a checkpoint, is damaged, or a newer gridflow wrote it.
+            It isn't a checkpoint, is damaged, or was written by a newer gridflow.
         FileNotFoundError
-            There is no such file (any more).
+            The file doesn't exist (any more).
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -123,8 +123,8 @@ class Checkpoint:
         except (GridflowError, FileNotFoundError):
             raise
         except Exception as error:
-            # What a damaged zip file raises is of many kinds, and none of them is documented.
-            raise GridflowError(f"{path} can't be read as a checkpoint: {error!r}") from error
+            # A damaged zip file raises errors of many types, none of which is documented.
+            raise GridflowError(f"can't read {path} as a checkpoint: {error!r}") from error
         header["counters"] = [(int(epoch), int(batch)) for epoch, batch in header["counters"]]
         return cls(**header)
 
@@ -132,14 +132,14 @@ class Checkpoint:
 def check_same(
     there: Sequence[Entry], names: Sequence[str], shapes: Sequence[tuple[int, ...]], what: str
 ) -> None:
-    """Refuse entries that don't fit the variables they are meant for.
+    """Reject entries that don't match their variables.
 
     Raises
     ------
     InvalidArgument
         The number of variables or the shape of one differs.
     """
-    hint = "The model, its optimizer and metrics must be made the same way after a restart."
+    hint = "The model, its optimizer and metrics must be created in the same way after a restart."
     if len(there) != len(names):
         raise InvalidArgument(
             f"the checkpoint has {len(there)} variables for the {what}, which now has "
@@ -156,7 +156,7 @@ def check_same(
 def _check_format(version: int, path: Path) -> None:
     if version != FORMAT:
         raise InvalidArgument(
-            f"{path} has checkpoint format {version}, this gridflow reads {FORMAT}."
+            f"{path} has checkpoint format {version}; this gridflow reads {FORMAT}."
         )
 
 

@@ -1,7 +1,7 @@
-"""A checkpoint at a step that is agreed on while the training runs.
+"""A checkpoint at a step that the ranks agree on while training runs.
 
-The process is asked from another thread, and answers at once, whatever its main thread is doing: a
-step that waits for peers can take as long as they stand still.
+The request comes from another thread and is answered at once, whatever the main thread is doing: a
+step that waits for peers may take as long as they do.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import threading
 
 
 class Pause:
-    """The steps of a training process, and which of them is to be followed by a checkpoint."""
+    """The steps of a training process, and which of them is followed by a checkpoint."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ended = 0
         self._saves = self._asked = False
-        #: Whether no step is made after the checkpoint.
+        #: Whether the process makes no step after the checkpoint.
         self.stays = False
         self._after: int | None = None
 
     # From the thread that hears the agent --------------------------------------------------------
 
     def ask(self) -> int | None:
-        """Return the first step at whose end a checkpoint can be made; there this process waits.
+        """Return the first step after which a checkpoint can be made, where this process waits.
 
-        None: no fit is in progress that would make one, and nothing waits.
+        None if no fit is in progress that makes checkpoints; then nothing waits.
         """
         with self._changed:
             self._asked, self._after = self._saves, None
             return self._ended + 1 if self._saves else None
 
     def agree(self, step: int | None, *, stays: bool) -> None:
-        """Let that step be the last before a checkpoint; None: let all go on."""
+        """Set the last step before a checkpoint; None lets the process continue."""
         with self._changed:
             self._asked, self._after = step is not None, step
             self.stays = stays
@@ -41,25 +41,25 @@ class Pause:
     # From the main thread ------------------------------------------------------------------------
 
     def begin(self, *, saves: bool) -> None:
-        """Note that a fit begins, and whether it makes checkpoints between two steps."""
+        """Note that a fit starts, and whether it makes checkpoints between steps."""
         with self._changed:
             self._saves = saves
 
     def end(self) -> None:
-        """Note that it has ended."""
+        """Note that the fit has ended."""
         self.begin(saves=False)
 
     def step_ended(self) -> bool:
-        """Count a step; stand still as long as it isn't agreed which is the last.
+        """Count a step; wait while the last step isn't agreed on.
 
         Returns
         -------
         bool
-            Whether it is this one: a checkpoint is to be made now.
+            Whether this is the last step, and a checkpoint must be made now.
         """
         with self._changed:
             self._ended += 1
-            # The driver answers; if it is gone, so is the agent, and that ends this process.
+            # The driver answers. If it is gone, so is the agent, which ends this process.
             self._changed.wait_for(lambda: not self._asked or self._after is not None)
             is_due = self._asked and self._after is not None and self._ended >= self._after
             if is_due:
@@ -67,6 +67,6 @@ class Pause:
             return is_due
 
     def stay(self) -> None:
-        """Wait for the end of this process where no step is to be made any more."""
+        """If no more steps may be made, wait until the process is ended."""
         with self._changed:
             self._changed.wait_for(lambda: not self.stays)

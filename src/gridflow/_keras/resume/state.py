@@ -1,7 +1,7 @@
 """Reads and sets all variables of a training run: model, optimizer, metrics, random seeds.
 
-Reading may be an operation of the whole group (a variable that is summed or averaged over the
-ranks when it is read), so all ranks read together, in the same order.
+Reading may be a collective operation (a variable that is summed or averaged over the ranks when it
+is read), so all ranks read together, in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]]:
-    """Return the variables by group, each list in an order that is the same in every process.
+    """Return the variables by group, in the same order in every process.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
         A built and compiled model.
     flavour : {"keras", "tf_keras"}
     metrics : bool
-        Whether the metrics count: they do in the middle of an epoch.
+        Whether to include the metrics, which matter in the middle of an epoch.
     """
     if flavour == "keras":
         groups = {
@@ -46,14 +46,14 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
             "metrics": [v for m in model.metrics for v in m.variables] if metrics else [],
             "random": private_parts.random_states(model),
         }
-    # A metric inside the model would be in two groups; a layer used twice is there once already.
+    # A metric inside the model would be in two groups; a layer that is used twice occurs once.
     seen: set[int] = set()
     return {group: [v for v in found if _is_new(v, seen)] for group, found in groups.items()}
 
 
 def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
-    """Read everything. To be called by all ranks."""
-    if hasattr(model, "jax_state_sync"):  # between the steps of JAX the variables are empty
+    """Read all variables. All ranks must call it."""
+    if hasattr(model, "jax_state_sync"):  # between steps, JAX's variables are empty
         model.jax_state_sync()
     groups = variables(model, flavour, metrics=metrics)
     shares = statistics.shares(model, groups["metrics"])
@@ -74,13 +74,13 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
     Raises
     ------
     InvalidArgument
-        The model isn't the one that the checkpoint was made of.
+        The checkpoint is of a different model.
     """
     there = variables(model, flavour, metrics="metrics" in groups)
     for group in groups:
         entries, found = checkpoint.group(group), there[group]
         if group == "random" and len(entries) > len(found):
-            # Global seeds come into being with their first use, which may be yet to come.
+            # Global seeds are created on first use, which may not have happened yet.
             entries = entries[: len(found)]
         shapes = [tuple(variable.shape) for variable in found]
         check_same(entries, [_name(variable) for variable in found], shapes, group)

@@ -1,4 +1,4 @@
-"""Checkpoints are written beside the training: it waits while its variables are read, no longer."""
+"""Writes checkpoints in the background: training waits only while variables are read."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How long a process that has failed stays for a checkpoint that it was writing.
+#: How long a failed process waits for a checkpoint that it is writing.
 _SETTLE_SECONDS: Final = 30.0
 
 
 class Writer:
-    """Does one piece of work after the other in a thread, at most one at a time."""
+    """Does work in a background thread, one piece at a time."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Begin it, once the one before is done; what that one raised is raised here."""
+        """Start work once the previous one is done; raise what the previous one raised."""
         self.wait()
-        # A daemon: a process that ends in the middle of it must not wait for a full disk.
+        # A daemon thread: a process that ends must not wait for a full disk.
         self._thread = threading.Thread(
             target=self._run, args=(work,), name="gridflow-checkpoint", daemon=True
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until it is done.
+        """Wait until the work is done.
 
         Raises
         ------
@@ -45,7 +45,7 @@ class Writer:
             raise error
 
     def settle(self, seconds: float = _SETTLE_SECONDS) -> None:
-        """Wait until it is done, for so many seconds; whether that failed no longer matters."""
+        """Wait until the work is done, up to a number of seconds; ignore its errors."""
         if self._thread is not None:
             self._thread.join(seconds)
 

@@ -1,9 +1,9 @@
-"""Which batches of the workers' rows are done, in one pass over them. Pure.
+"""Tracks which batches of the workers' rows are done, in one pass over them. Pure.
 
-Each worker numbers the batches of its own rows. The chief hears of every step whose batch it was. A
-worker that dies and is started again reads its rows from their beginning, and is told how many
-batches to pass over. A step that died may have updated the model before: of such steps only the
-number is known, by the optimizer's own count.
+Each worker numbers the batches of its own rows. For every step, the chief learns which batch it
+was. A worker that dies and is restarted reads its rows from the beginning, and is told how many
+batches to skip. A step that died may already have updated the model: only the number of such steps
+is known, from the optimizer's own count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gridflow.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: What a worker says instead of a batch's number when it has none left.
+#: Sent instead of a batch's number by a worker that has none left.
 NOTHING: Final = -1
 
 
@@ -26,17 +26,16 @@ class Account:
     Parameters
     ----------
     own_rows : sequence of int
-        Rows of each worker that no other one has lent.
+        Rows of each worker, without borrowed ones.
     batch_size : int
-        Rows in each batch, but for the last one of a worker.
+        Rows in each batch, except a worker's last one.
     before : mapping, optional
-        What `state` was when a checkpoint was made that is gone on from. Of other rows, or batches
-        of another size, it says nothing.
+        The `state` in the checkpoint to resume from. Ignored for other rows or another batch size.
 
     Attributes
     ----------
     begin : list of int
-        The first batch of each worker that isn't done.
+        The first unfinished batch of each worker.
 
     Examples
     --------
@@ -63,22 +62,22 @@ class Account:
         self._repeated, self._heard = [0] * len(self._own), 0
         self._lives: list[int | None] = [None] * len(self._own)
         self._ended: list[bool] = []
-        #: Of the present pass: whether a step was lost, and whether a missing batch was there.
+        #: For the current pass: whether a step was lost, and whether a missing batch was found.
         self._is_unsure = self._has_found = True
-        #: Workers with a step that was handed out again, until it is known which batch it had.
+        #: Workers with a step that was scheduled again, until its batch is known.
         self._died: list[int] = []
         self._suspects: list[tuple[int, int]] = []
         self.begin_pass()
-        self._has_found = True  # it hasn't begun yet
+        self._has_found = True  # it hasn't started yet
 
     @property
     def steps(self) -> int:
-        """Batches of all workers."""
+        """Number of batches of all workers."""
         return sum(self._batches)
 
     @property
     def missing(self) -> list[list[int]]:
-        """The batches of each worker that aren't done."""
+        """The unfinished batches of each worker."""
         return [
             [b for b in range(first, count) if b not in beyond]
             for first, count, beyond in zip(self.begin, self._batches, self._beyond, strict=True)
@@ -91,9 +90,9 @@ class Account:
 
     @property
     def sure(self) -> int:
-        """So many steps may be handed out to anybody: nobody who takes all of them has none left.
+        """Steps that may be scheduled on any worker: even one that takes all of them has enough.
 
-        0 where what a worker has left isn't known for certain, as a step of this pass was lost.
+        0 if a worker's remaining batches aren't known for certain, because a step was lost.
         """
         if self._is_unsure:
             return 0
@@ -102,30 +101,30 @@ class Account:
 
     @property
     def is_pass_over(self) -> bool:
-        """Whether the workers have nothing left, whatever is missing."""
+        """Whether the workers have read everything, even if batches are missing."""
         return all(self._ended)
 
     @property
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: of each worker how many batches are done, and which beyond those."""
+        """For a checkpoint: how many batches of each worker are done, and which later ones."""
         done = [
             [first, *sorted(beyond)] for first, beyond in zip(self.begin, self._beyond, strict=True)
         ]
         return {"own_rows": list(self._own), "batch_size": self._size, "done": done}
 
     def begin_pass(self) -> None:
-        """Note that the workers begin to read anew.
+        """Note that the workers start to read again.
 
         Raises
         ------
         DataError
-            They have just done so, and had nothing of what is missing.
+            They have just done so without finding a missing batch.
         """
         if not self._has_found and not self._is_unsure:
             raise DataError(
-                f"the workers have read all of their rows, and of {self.steps} batches "
-                f"{sum(map(len, self.missing))} weren't there: {self.state}. Rows that were "
-                "written to their disks are gone."
+                f"the workers have read all of their rows, but {sum(map(len, self.missing))} of "
+                f"{self.steps} batches are missing: {self.state}. Rows written to their disks are "
+                "lost."
             )
         self._has_found = self._is_unsure = False
         self._ended = [
@@ -138,16 +137,16 @@ class Account:
         Parameters
         ----------
         worker, number : int
-            Whose batch, and which; `NOTHING` where it has none left.
+            The worker and its batch; `NOTHING` if it has none left.
         life : int
-            Changes when the worker's rows are read from their beginning.
+            Changes when the worker's rows are read from the beginning.
         """
         self._ended[worker] = number == NOTHING
         if number == NOTHING:
             return False
         rows = self._rows(worker, number)
         if self._lives[worker] != life and worker in self._died:
-            self._died.remove(worker)  # this is the batch that it had in its hands
+            self._died.remove(worker)  # this is the batch that it was working on
             self._suspects.append((rows, worker))
         self._lives[worker] = life
         self._heard += 1
@@ -162,9 +161,9 @@ class Account:
         return True
 
     def lose(self, worker: int | None = None) -> None:
-        """Note that it isn't known what became of a step, nor maybe whose it was.
+        """Note that the result of a step, and perhaps its worker, is unknown.
 
-        It is handed out again, and may have updated the model before.
+        The step is scheduled again, and may already have updated the model.
         """
         self._is_unsure = True
         if worker is not None:
@@ -173,20 +172,20 @@ class Account:
     def records(
         self, dataset: str, epoch: int, rows: Sequence[int], updates: int
     ) -> Iterator[EpochRecord]:
-        """Yield what each worker was fed.
+        """Yield records of what each worker was fed.
 
         Parameters
         ----------
         dataset, epoch
             For the records.
         rows : sequence of int
-            Of each worker, lent ones included.
+            Rows of each worker, including borrowed ones.
         updates : int
-            How many the model has had since the account began: some more than `take` has heard of.
+            Number of model updates since the start; may be higher than the calls of `take`.
         """
         repeated, more = list(self._repeated), max(0, updates - self._heard)
         unknown = [(min(self._size, self._own[worker]), worker) for worker in self._died]
-        # It isn't known which of them had updated the model, only how many: rather too many rows.
+        # Only the number of lost steps that updated the model is known, so rows are overcounted.
         suspects = sorted(self._suspects + unknown, reverse=True)
         whoever = (self._size, max(range(len(self._own)), key=self._own.__getitem__))
         for size, worker in (suspects + [whoever] * more)[:more]:
@@ -208,7 +207,7 @@ class Account:
         return min(self._size, self._own[worker] - number * self._size)
 
     def _done(self) -> list[int]:
-        """Return the rows of each worker that are done."""
+        """Return the number of each worker's finished rows."""
         return [
             min(first * self._size, own) + sum(self._rows(worker, each) for each in beyond)
             for worker, (first, beyond, own) in enumerate(

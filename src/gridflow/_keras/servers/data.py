@@ -16,26 +16,25 @@ if TYPE_CHECKING:
     from gridflow._feed.normalize import TensorSpec
     from gridflow._feed.selection import Columns, Selection, Tensor
 
-#: Rows that are mixed with one another, unless they are so large that fewer fill the memory.
+#: Rows in the shuffle buffer; fewer if they are so large that they would fill the memory.
 _WINDOW_ROWS: Final = 65_536
 _WINDOW_BYTES: Final = 64 << 20
 _TEXT_BYTES: Final = 32
-#: Records whose order is mixed before their rows are.
+#: Records that are shuffled before their rows.
 _WINDOW_RECORDS: Final = 256
 
 
 @dataclass(frozen=True)
 class WorkerDataset:
-    """A function that makes a worker's ``tf.data.Dataset``; what ``ctx.dataset`` gives there.
+    """A function that creates a worker's ``tf.data.Dataset``; the result of ``ctx.dataset`` there.
 
-    The pipeline is traced by the chief and runs in the servers of the workers, each of which reads
-    the rows that came to it. It can be given to ``ctx.fit``, and called by
-    ``ctx.coordinator.create_per_worker_dataset``.
+    The pipeline is traced by the chief and runs in the workers' servers, each of which reads its
+    own rows. It can be passed to ``ctx.fit`` and to ``ctx.coordinator.create_per_worker_dataset``.
 
     Attributes
     ----------
     name : str
-        Of the dataset.
+        Name of the dataset.
     selection : Selection
         Its tensors.
     specs : mapping
@@ -43,17 +42,17 @@ class WorkerDataset:
     rows : tuple of int
         Rows of each worker.
     batch_size : int
-        Rows in a step, which is made by one worker.
+        Rows in a step, which runs on one worker.
     shuffle : bool
     seed : int
     own_rows : tuple of int
-        Those of them that no other worker has lent.
+        The same without borrowed rows.
     function : callable, optional
-        What a batch goes through, in the worker's server: operations of TensorFlow alone.
+        Applied to each batch in the worker's server; TensorFlow operations only.
     prefetch : int
-        Batches that a worker makes ahead.
+        Batches that a worker prefetches.
     on_epoch : callable, optional
-        Told what a worker was fed in an epoch.
+        Called with what a worker was fed in an epoch.
     """
 
     name: str
@@ -69,44 +68,44 @@ class WorkerDataset:
     on_epoch: Callable[[dict[str, Any]], None] | None = None
 
     def account(self, before: Mapping[str, Any] | None = None) -> Account:
-        """Return the account of a pass over the rows; see `Account` for what was before."""
+        """Return the account of a pass over the rows; see `Account` for `before`."""
         return Account(self.own_rows, self.batch_size, before)
 
     @property
     def steps(self) -> int:
-        """Steps in which every row is trained on once: each worker makes batches of its own."""
+        """Steps needed to train on every row once; each worker makes its own batches."""
         return self.account().steps
 
     def tell(self, account: Account, epoch: int, updates: int) -> None:
-        """Pass on what the workers were fed; see `Account.records`."""
+        """Report what the workers were fed; see `Account.records`."""
         for record in account.records(self.name, epoch, self.rows, updates):
             if self.on_epoch is not None:
                 self.on_epoch(record.to_dict())
 
     def __call__(self) -> Any:
-        """Return batches of equal size, without end."""
+        """Return an infinite dataset of batches of equal size."""
         rows = self._rows(shuffle=self.shuffle).repeat()
         return self._mapped(rows.batch(self.batch_size, drop_remainder=True))
 
     def numbered(self, epoch: int = 0, only: Sequence[Sequence[int]] | None = None) -> Any:
-        """Return every row of the worker's own once, in numbered batches, and then nothing.
+        """Return each of the worker's own rows once, in numbered batches, and then empty ones.
 
-        A worker that is started again makes the same batches in the same order. The last one of a
-        worker may be smaller.
+        A restarted worker makes the same batches in the same order. A worker's last batch may be
+        smaller.
 
         Parameters
         ----------
         epoch : int
-            Decides on the order of shuffled rows.
+            Determines the order of shuffled rows.
         only : sequence of sequences of int, optional
-            The batches of each worker that are wanted; all by default.
+            The batches of each worker to return; default: all.
 
         Returns
         -------
         tf.data.Dataset
-            Of the worker, a number that is another one each time that this is read from its
-            beginning, the number of a batch, and the batch. Without end: the number of one that
-            doesn't count is `NOTHING`.
+            The worker, a number that differs each time this is read from the beginning, the number
+            of a batch, and the batch. Infinite: the number of a batch that doesn't count is
+            `NOTHING`.
         """
         import tensorflow as tf
 
@@ -128,7 +127,7 @@ class WorkerDataset:
         return batches.concatenate(rest)
 
     def _own(self) -> Any:
-        """Return how many rows are the worker's own, and which worker it is."""
+        """Return the number of the worker's own rows, and the worker's number."""
         import tensorflow as tf
 
         # The same operations run on all workers: each finds its own numbers.
@@ -136,7 +135,7 @@ class WorkerDataset:
         return tf.io.parse_tensor(found, tf.int64)
 
     def row(self) -> Any:
-        """Return one row of the worker, a lent one if it has no other, without end."""
+        """Return an infinite dataset of one row of the worker, borrowed if it has no other."""
         return self._mapped(self._rows(shuffle=False).take(1).repeat().batch(1))
 
     def _mapped(self, batches: Any) -> Any:
@@ -149,7 +148,7 @@ class WorkerDataset:
 
         seed = self.seed + epoch
         columns = self.selection.columns
-        # From the working directory of the worker's server, wherever that is.
+        # Relative to the working directory of the worker's server.
         folder = f"{SPOOL_LINK}/{self.name}/{FOLDER}"
         files = tuple(tf.data.TFRecordDataset(f"{folder}/{each}.tfrecord") for each in columns)
         records = tf.data.Dataset.zip(files)
@@ -182,7 +181,7 @@ class WorkerDataset:
 
 
 def _batch(batch: Any) -> tuple[Any, ...]:
-    """Return a batch as a tuple, as it came out of ``enumerate``."""
+    """Return a batch from ``enumerate`` as a tuple."""
     return batch if isinstance(batch, tuple) else (batch,)
 
 

@@ -1,12 +1,12 @@
 """``fit`` under ParameterServerStrategy, for both flavours of Keras.
 
-Keras 3 has none, and that of tf_keras has no callbacks at steps. The steps of an epoch are handed
-out by a ClusterCoordinator, some more than there are workers, and taken in as they are completed:
-then metrics are added up and callbacks called. Rows of ``run(data=…)`` are trained and tested on
-once each (`pulled`), pushed ones are dealt out (`pushed`); of all else a worker that dies has its
-step made by another.
+Keras 3 has none, and that of tf_keras has no step callbacks. A ClusterCoordinator schedules the
+steps of an epoch, a few more than there are workers. When a step completes, metrics are added up
+and callbacks called. Rows of ``run(data=…)`` are used once each (`pulled`), pushed rows are
+distributed by the chief (`pushed`). For other data, another worker repeats the step of a worker
+that died.
 
-Checkpoints are made when no step is under way, so that they hold what was done and nothing else.
+Checkpoints are made when no step is in progress, so that they contain exactly what was done.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from gridflow._keras.servers.given import Data
     from gridflow._keras.servers.steps import Steps
 
-#: Steps that are handed out for each worker before the first of them is taken in.
+#: Steps scheduled per worker before the first result is collected.
 _AHEAD: Final = 3
 
 
 class ServerTrainer:
-    """Trains one model over a ClusterCoordinator.
+    """Trains one model with a ClusterCoordinator.
 
     Parameters
     ----------
     coordinator : tf.distribute.coordinator.ClusterCoordinator
     num_workers : int
-        Workers that make steps.
+        Number of workers.
     model
         A compiled model of either flavour, made in the strategy's scope.
     checkpoint_every : int or None
-        Steps after which the workers are waited for, so that a checkpoint can be made.
+        Steps after which to wait for the workers and make a checkpoint.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ServerTrainer:
         self._checkpoint_every = checkpoint_every
         if model.distribute_strategy is not coordinator.strategy or model.optimizer is None:
             raise InvalidArgument(
-                "ctx.fit needs a model that was made and compiled under the parameter servers' "
+                "ctx.fit needs a model that was created and compiled under the parameter servers' "
                 "strategy: with ctx.strategy.scope(): model = …; model.compile(…)."
             )
 
@@ -79,7 +79,7 @@ class ServerTrainer:
         initial_epoch: int = 0,
         class_weight: Mapping[int, float] | None = None,
     ) -> Any:
-        """Train; see `TrainingContext.fit` for the parameters.
+        """See `TrainingContext.fit`.
 
         Returns
         -------
@@ -135,7 +135,7 @@ class ServerTrainer:
         return model.history
 
     def evaluate(self, data: Data, *, steps: int | None) -> dict[str, float]:
-        """Return losses and metrics by name; see `TrainingContext.evaluate`."""
+        """See `TrainingContext.evaluate`."""
         check(data)
         if not isinstance(data, WorkerDataset):
             _steps(data, steps, "steps")
@@ -163,7 +163,7 @@ class ServerTrainer:
         *,
         by_row: bool,
     ) -> Callable[[position.FitStart, Any], dict[str, float]]:
-        """Return what makes the steps of an epoch from one on, for callbacks to hear of."""
+        """Return a function that runs the steps of an epoch and calls callbacks."""
         if isinstance(data, PushedRows):
             return functools.partial(self._train_on_pushed, made, data)
         if by_row and isinstance(data, WorkerDataset):
@@ -195,7 +195,7 @@ class ServerTrainer:
         held.dealt = lambda: account.state
         before, step = updates(self._model), start.step
 
-        def room() -> int:  # so that none is under way when a checkpoint is made
+        def room() -> int:  # so that no step is in progress when a checkpoint is made
             return self._next_checkpoint(step) - step
 
         every.on_train_batch_begin(step)
@@ -207,7 +207,7 @@ class ServerTrainer:
                 break
             if not account.is_done:
                 every.on_train_batch_begin(step)
-        for found in puller.drain(account):  # where training is stopped
+        for found in puller.drain(account):  # if training is stopped
             made.add(found)
         data.tell(account, start.epoch, updates(self._model) - before)
         return numbers(made.logs(final=True))
@@ -229,7 +229,7 @@ class ServerTrainer:
                 made.add(found)
             every.on_train_batch_end(done, made.logs())
             done += 1
-        self._coordinator.join()  # steps that are on their way when training is stopped
+        self._coordinator.join()  # steps in progress when training is stopped
         for found in map(fetch, under_way):
             if found is not None:
                 made.add(found)
@@ -240,7 +240,7 @@ class ServerTrainer:
         return done + (every - done % every if every else self._most + 1)
 
     def _test(self, made: Steps, data: Data, steps: int | None, every: Any) -> dict[str, float]:
-        """Test on every row once where they are known, else for a number of steps."""
+        """Evaluate each row once if the rows are known, else a number of steps."""
         made.reset()
         every.on_test_begin()
         for step, found in enumerate(self._tested(made, data, steps)):
@@ -253,7 +253,7 @@ class ServerTrainer:
         return logs
 
     def _tested(self, made: Steps, data: Data, steps: int | None) -> Iterator[Any]:
-        """Yield what each step has found, None where that is lost."""
+        """Yield the result of each step, or None if it is lost."""
         if isinstance(data, WorkerDataset) and steps is None:
             data = replace(data, shuffle=False)
             puller = Puller(self._coordinator, data, made.test_step, made.nothing, self._most)
@@ -272,10 +272,10 @@ class ServerTrainer:
 def _check_pass(epochs: int, steps_per_epoch: int | None) -> None:
     if epochs != 1 or steps_per_epoch is not None:
         raise InvalidArgument(
-            "rows of ctx.stream() come once, without a known end: ctx.fit under "
-            "strategy='parameter_server' takes all of them in one epoch, without steps_per_epoch; "
-            f"got epochs={epochs}, steps_per_epoch={steps_per_epoch}. To train on them several "
-            "times let feed(epochs=…) send them again."
+            "rows of ctx.stream() come once, and their number isn't known: with "
+            "strategy='parameter_server' ctx.fit takes all of them in one epoch, without "
+            f"steps_per_epoch; got epochs={epochs}, steps_per_epoch={steps_per_epoch}. To train on "
+            "them several times, send them again with feed(epochs=…)."
         )
 
 
@@ -285,6 +285,6 @@ def _steps(data: Data, steps: int | None, what: str) -> int:
     if isinstance(data, WorkerDataset):
         return data.steps
     raise InvalidArgument(
-        f"{what} is needed with a dataset of one's own: workers read it without end, each at its "
-        "own pace. Rows given to run(data=…) have a known number."
+        f"{what} is required for custom datasets: workers read them in an endless loop, each at "
+        "its own pace. It isn't needed for rows passed to run(data=…), whose number is known."
     )

@@ -1,4 +1,4 @@
-"""What ``ctx.fit`` is given as data, in a form in which the workers' servers can read it."""
+"""Converts the data of ``ctx.fit`` to a form that the workers' servers can read."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Operations that call Python functions, of which a worker's server knows none.
+#: Operations that call Python functions, which don't exist in a worker's server.
 _PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
-#: What a dataset is given as: rows of ``run(data=…)``, a function that returns batches, or a
+#: Forms of a dataset: rows of ``run(data=…)``, a function that returns batches, or a
 #: ``tf.data.Dataset``.
 Data = WorkerDataset | Callable[[], Any] | Any
 
 
 @dataclass(frozen=True)
 class Given:
-    """Data that were looked at.
+    """Checked data.
 
     Attributes
     ----------
     spec
-        What the batches look like.
+        The spec of the batches.
     source
-        What ``ClusterCoordinator.create_per_worker_dataset`` takes.
+        For ``ClusterCoordinator.create_per_worker_dataset``.
     """
 
     spec: Any
@@ -39,12 +39,12 @@ class Given:
 
 
 def given(data: Data | PushedRows) -> Given:
-    """Look at data, without running anything of their pipeline here.
+    """Check data without running their pipeline here.
 
     Raises
     ------
     InvalidArgument
-        They can't reach the workers.
+        The data can't be sent to the workers.
     """
     import tensorflow as tf
 
@@ -59,31 +59,33 @@ def given(data: Data | PushedRows) -> Given:
 
 
 def check(data: Any) -> None:
-    """Refuse what isn't data for several workers.
+    """Reject data that several workers can't use.
 
     Raises
     ------
     InvalidArgument
-        With what can be given.
+        The message says what is allowed.
     """
     import tensorflow as tf
 
     if isinstance(data, PushedRows):
         raise InvalidArgument(
-            "rows of ctx.stream() come once, to be trained on: they can't be tested on. Give "
-            "rows of run(data=…), or a function that returns a tf.data.Dataset."
+            "rows of ctx.stream() come once and are only for training: the model can't be "
+            "evaluated on them. Use rows of run(data=…), or a function that returns a "
+            "tf.data.Dataset."
         )
     if not callable(data) and not isinstance(data, tf.data.Dataset):
         raise InvalidArgument(
-            "data is a dataset's name, what ctx.dataset() returns, a tf.data.Dataset, or a "
-            f"function that returns one; got {type(data).__name__}, which can't reach the workers."
+            "data must be a dataset's name, the result of ctx.dataset(), a tf.data.Dataset, or a "
+            f"function that returns one; got {type(data).__name__}, which can't be sent to the "
+            "workers."
         )
 
 
 def _traced(function: Callable[[], Any]) -> Given | None:
-    """Trace a function, which then runs in the workers; None where it must run here.
+    """Trace a function so that it runs in the workers; return None if it must run here.
 
-    It must where it uses values of tensors, or returns a dataset that was made before.
+    It must run here if it uses tensor values, or returns an existing dataset.
     """
     import tensorflow as tf
 
@@ -103,7 +105,7 @@ def _traced(function: Callable[[], Any]) -> Given | None:
 
 
 def _made_here(dataset: Any) -> Given:
-    """Take a dataset that was made here; its pipeline runs in the workers."""
+    """Use a dataset created here; its pipeline runs in the workers."""
     endless = _checked(dataset).repeat()
     _refuse_python(private_parts.graph_of(endless))
     return Given(endless.element_spec, endless)
@@ -114,7 +116,7 @@ def _checked(dataset: Any) -> Any:
 
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidArgument(
-            "a function that is given as data returns a tf.data.Dataset of batches; this one "
+            "a function passed as data must return a tf.data.Dataset of batches; this one "
             f"returned {type(dataset).__name__}."
         )
     return dataset
@@ -126,6 +128,6 @@ def _refuse_python(graph: Any) -> None:
         if any(node.op in _PYTHON for node in nodes):
             raise InvalidArgument(
                 "the dataset calls Python (from_generator, py_function, numpy_function), which "
-                "doesn't run in the workers' servers under strategy='parameter_server'. Give rows "
-                "by run(data=…), or read files by tf.data's own operations."
+                "the workers' servers can't run with strategy='parameter_server'. Pass rows with "
+                "run(data=…), or read files with tf.data's own operations."
             )

@@ -1,9 +1,9 @@
-"""Steps on the rows of ``run(data=…)`` that the workers of parameter servers read: each row once.
+"""Steps on the rows of ``run(data=…)`` with parameter servers: each row once.
 
-Steps go to whichever worker is free, who takes the next batch of its own rows and says which one it
-was. So the chief knows what is done, and which workers have nothing left. A worker that is started
-again passes over what is done. Where a batch is lost without its worker, the workers read what is
-missing in another pass.
+A step goes to any free worker, which takes the next batch of its own rows and says which one it
+was. So the chief knows what is done, and which workers have nothing left. A restarted worker skips
+what is done. If a batch is lost without its worker, the workers read the missing batches in another
+pass.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from gridflow._keras.servers.account import Account
     from gridflow._keras.servers.data import WorkerDataset
 
-#: Seconds between steps while only workers take them that have nothing left.
+#: Seconds between steps while only workers that have nothing left take them.
 _PAUSE: Final = 0.05
-#: Times the steps under way that every worker must have left for one to be made without a look.
+#: Multiple of the steps in progress that every worker must have left to skip the check.
 _MARGIN: Final = 3
 
 
 class Puller:
-    """Makes steps on a dataset.
+    """Runs steps on a dataset.
 
     Parameters
     ----------
     coordinator : tf.distribute.coordinator.ClusterCoordinator
     data : WorkerDataset
     step : callable
-        Traced by the chief: makes a step on a batch, and returns what it has found.
+        Traced by the chief: runs a step on a batch, and returns its result.
     nothing : callable
-        Returns what that is of no row.
+        Returns the result for no rows.
     most : int
-        Steps that may be under way.
+        Maximum steps in progress.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Puller:
     def results(
         self, account: Account, epoch: int = 0, room: Callable[[], int] | None = None
     ) -> Iterator[Any]:
-        """Yield what each step has found on a batch that was missing, until none is.
+        """Yield the result of each step on a missing batch, until none is missing.
 
-        Who takes no more of them calls `drain`.
+        Callers that stop earlier must call `drain`.
 
         Parameters
         ----------
         account : Account
         epoch : int
-            Decides on the order of shuffled rows.
+            Determines the order of shuffled rows.
         room : callable, optional
-            Returns how many steps may be under way at the moment; one at least.
+            Returns how many steps may currently be in progress; at least one.
         """
         with private_parts.hearing_of_repeats(
             self._coordinator, lambda worker, _: account.lose(worker)
@@ -85,7 +85,7 @@ class Puller:
                 missing = account.missing
 
     def drain(self, account: Account) -> Iterator[Any]:
-        """Yield what the steps have found that are still under way."""
+        """Yield the results of the steps still in progress."""
         while self._under_way:
             yield from self._take_in(account)
 
@@ -105,18 +105,18 @@ class Puller:
             begin = tf.constant(account.begin, tf.int64)
             most = min(self._most, room() if room is not None else self._most)
             while len(self._under_way) < most and not account.is_pass_over:
-                # Steps that are put back go to somebody else, who has one more to make then.
+                # Steps that are put back go to another worker, which then runs one more.
                 is_sure = account.sure > _MARGIN * self._most
                 step = self._sure_step if is_sure else self._step
                 self._under_way.append(self._coordinator.schedule(step, args=(iterator, begin)))
             if not self._under_way:
                 return
             yield from self._take_in(account)
-        for _ in self.drain(account):  # batches that came again, to workers that were too late
+        for _ in self.drain(account):  # duplicate batches of workers that were too late
             pass
 
     def _take_in(self, account: Account) -> Iterator[Any]:
-        """Take the oldest step in that is under way."""
+        """Collect the oldest step in progress."""
         found = fetch(self._under_way.popleft())
         if found is None:
             account.lose()
@@ -132,7 +132,7 @@ class Puller:
 
 
 def _next(iterator: Any, begin: Any) -> Any:
-    """Return worker, number, life and batch: the worker's next one that isn't done."""
+    """Return worker, number, life and batch of the worker's next unfinished batch."""
     import tensorflow as tf
 
     worker, life, number, batch = next(iterator)
@@ -150,10 +150,10 @@ def _next(iterator: Any, begin: Any) -> Any:
 
 
 def _one(step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, begin: Any) -> Any:
-    """Make a step if the worker has a batch left; traced by the chief.
+    """Run a step if the worker has a batch left; traced by the chief.
 
-    A condition costs a message for each operation on a parameter server that waits for it, which
-    made small steps take twice the time.
+    The condition costs a message for each operation on a parameter server that waits for it, which
+    doubles the time of small steps.
     """
     import tensorflow as tf
 
@@ -164,7 +164,7 @@ def _one(step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, 
 def _sure_one(
     step: Callable[[Any], Any], nothing: Callable[[], Any], iterator: Any, begin: Any
 ) -> Any:
-    """Make a step on the batch that the worker is known to have."""
+    """Run a step on the batch that the worker is known to have."""
     import tensorflow as tf
 
     del nothing

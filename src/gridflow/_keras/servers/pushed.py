@@ -1,10 +1,10 @@
-"""Rows that are pushed to the chief of parameter servers, and dealt out by it step by step.
+"""Rows pushed to the chief of parameter servers, which distributes them step by step.
 
-No Python lives in the workers' servers, so a worker can't take rows in by itself. The chief's agent
-does; the chief makes batches of them and hands each out with its step. It keeps a batch until its
-step is acknowledged: where the worker dies that has it, another one gets it. So each row is trained
-on at least once, whichever workers die. A worker may die when it has updated the model, and before
-that is known: such rows are trained on twice, and the ledger counts them as repeated.
+The workers' servers run no Python, so a worker can't receive rows by itself. The chief's agent
+does; the chief makes batches and sends each one with its step. It keeps a batch until its step is
+acknowledged: if its worker dies, another one gets it. So each row is trained on at least once,
+whichever workers die. A worker may die after it has updated the model and before this is known:
+such rows are trained on twice, and the ledger counts them as repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REPEATED: Final = ("rows_fed", "rows_repeated")
 
 @dataclass(frozen=True)
 class PushedRows:
-    """What ``ctx.stream`` returns to the chief of parameter servers: for one ``ctx.fit``.
+    """The result of ``ctx.stream`` on the chief of parameter servers, for one ``ctx.fit``.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class PushedRows:
 
     @property
     def spec(self) -> Any:
-        """What its batches look like."""
+        """The spec of the batches."""
         import tensorflow as tf
 
         windows = ragged.signature(self.source.selection.tensors, None)
@@ -57,7 +57,7 @@ class PushedRows:
 
 
 class Dealer:
-    """Hands the batches of a stream out as steps, and takes the steps in.
+    """Schedules the batches of a stream as steps, and collects their results.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Dealer:
         self._coordinator, self._model = coordinator, model
         self._steps, self._every = steps, every
         self._under_way: deque[Any] = deque()
-        #: Rows of each step that was handed out again.
+        #: Rows of each step that was scheduled again.
         self._again: list[int] = []
         self._records: list[dict[str, Any]] = []
         self._tell = rows.source.on_epoch
@@ -83,16 +83,16 @@ class Dealer:
         self._done = 0
 
     def train(self, first: int, most: int, checkpoint_every: int | None) -> None:
-        """Make the steps of the stream from its present place to its end.
+        """Run the steps of the stream from its current position to its end.
 
         Parameters
         ----------
         first : int
-            Steps that were made before.
+            Steps completed before.
         most : int
-            Steps that may be under way.
+            Maximum steps in progress.
         checkpoint_every : int or None
-            Steps after which none is under way for a moment.
+            Steps after which to wait until none is in progress.
         """
         handed_out = self._done = first
         before, more = updates(self._model), 0
@@ -117,7 +117,7 @@ class Dealer:
             self._account(more)
 
     def _batches(self) -> Generator[Any, None, None]:
-        """Yield the batches, and take steps in while there is none."""
+        """Yield the batches, and collect steps while there is no batch."""
         import tensorflow as tf
 
         source = self._source
@@ -134,7 +134,7 @@ class Dealer:
                     self._pass_time()
 
     def _pass_time(self) -> None:
-        """Take all steps in; then wait for rows, or for the stream's end."""
+        """Collect all steps; then wait for rows or for the stream's end."""
         self._take_all_in()
         incremental.has_step(self._source, self._done)
 
@@ -151,17 +151,17 @@ class Dealer:
         self._done += 1
 
     def _heard(self, worker: int, given: tuple[Any, ...]) -> None:
-        """Take note that a step is handed out again, from whichever thread."""
+        """Note that a step is scheduled again; called from any thread."""
         import tensorflow as tf
 
         del worker
         self._again.append(int(tf.nest.flatten(given[0])[0].shape[0]))
 
     def _account(self, more: int) -> None:
-        """Pass on what was fed; there were so many updates more than steps.
+        """Report what was fed, given the number of updates in excess of steps.
 
-        A step whose worker died may have updated the model before: that is known of how many of
-        those that were made again, and if they aren't alike not of which.
+        A step whose worker died may already have updated the model. Only the number of such steps
+        is known; if repeated steps differ, it isn't known which they were.
         """
         twice = sum(sorted(self._again, reverse=True)[: max(0, more)])
         for record in self._records:

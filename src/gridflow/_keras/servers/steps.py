@@ -1,8 +1,8 @@
 """One step of asynchronous training, as traced by the chief and run by a worker.
 
-Keras 3 keeps metrics in variables, which it reads and then writes: several workers would lose one
-another's updates. So a step's metrics start at zero, and what they come to is returned; the chief
-adds up. The states of Keras's own metrics are sums, all of them.
+Keras 3 keeps metrics in variables, which it reads and then writes: several workers would overwrite
+each other's updates. So a step's metrics start at zero, and their state is returned; the chief adds
+them up. The states of all of Keras's own metrics are sums.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from gridflow.errors import InvalidArgument
 
 
 class Steps(ABC):
-    """The steps of a model, and what they have found since the last reset.
+    """The steps of a model, and their results since the last reset.
 
     Parameters
     ----------
     class_weight : mapping of int to float, optional
-        As for Keras's ``fit``: how much a row counts in training, by the class that is its label.
+        As in Keras's ``fit``: weight of a row in training, by its label.
 
     Attributes
     ----------
     train, test : callable
-        Make a step on the next batch of an iterator, and return what `add` takes.
+        Run a step on the next batch of an iterator, and return a result for `add`.
     train_on : callable
-        The same, on a batch that it is given.
+        The same, on a given batch.
     """
 
     def __init__(self, class_weight: Mapping[int, float] | None = None) -> None:
@@ -44,39 +44,39 @@ class Steps(ABC):
 
     @abstractmethod
     def train_step(self, batch: Any) -> Any:
-        """Train on a batch and return what `add` takes; to be traced."""
+        """Train on a batch and return a result for `add`; is traced."""
 
     def weighed(self, batch: Any) -> Any:
-        """Return a batch whose rows count by their classes."""
+        """Return a batch with rows weighted by class."""
         return (
             batch if self._weights_of_classes is None else _weighed(batch, self._weights_of_classes)
         )
 
     @abstractmethod
     def test_step(self, batch: Any) -> Any:
-        """Test on a batch and return what `add` takes; to be traced."""
+        """Evaluate a batch and return a result for `add`; is traced."""
 
     @abstractmethod
     def nothing(self) -> Any:
-        """Return what the two return, of no row."""
+        """Return the result for no rows."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset the results."""
 
     @abstractmethod
     def add(self, found: Any) -> None:
-        """Take what a step returned."""
+        """Add the result of a step."""
 
     @abstractmethod
     def logs(self, *, final: bool = False) -> Mapping[str, Any]:
-        """Return losses and metrics so far; ``final`` when no step is under way."""
+        """Return losses and metrics so far; ``final`` if no step is in progress."""
 
 
 def make_steps(
     model: Any, flavour: str, strategy: Any, class_weight: Mapping[int, float] | None = None
 ) -> Steps:
-    """Return the steps of a model of either flavour that was built and compiled."""
+    """Return the steps of a built and compiled model of either flavour."""
     if flavour == "keras":
         return _Keras3Steps(model, strategy, class_weight)
     return _TfKerasSteps(model, strategy, class_weight)
@@ -88,11 +88,11 @@ def _table(class_weight: Mapping[int, float]) -> np.ndarray:
     Raises
     ------
     InvalidArgument
-        They aren't numbered from 0 on without a gap.
+        They aren't numbered from 0 without gaps.
     """
     if not isinstance(class_weight, Mapping) or sorted(class_weight) != [*range(len(class_weight))]:
         raise InvalidArgument(
-            "class_weight maps each class, numbered from 0 on, to a number: {0: 1.0, 1: 2.5}; got "
+            "class_weight must map class numbers, from 0, to weights: {0: 1.0, 1: 2.5}; got "
             f"{class_weight!r}."
         )
     return np.array([class_weight[n] for n in range(len(class_weight))], np.float32)
@@ -119,7 +119,7 @@ def _rows_in(data: Any) -> Any:
 
 
 def refuse_asynchronous(optimizer: Any) -> None:
-    """Refuse an optimizer that needs steps in a row.
+    """Reject an optimizer that needs steps in sequence.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def refuse_asynchronous(optimizer: Any) -> None:
     }.items():
         if getattr(optimizer, name, None):
             raise InvalidArgument(
-                f"{name} needs steps in a row, but workers make them side by side under "
+                f"{name} needs steps in sequence, but workers run them in parallel with "
                 f"strategy='parameter_server'. Leave it out; {instead}."
             )
 
@@ -147,8 +147,8 @@ class _Keras3Steps(Steps):
         for name in ("train_step", "test_step"):
             if getattr(type(model), name) is not getattr(keras.Model, name):
                 raise InvalidArgument(
-                    f"{type(model).__name__} has a {name} of its own, which ctx.fit can't run "
-                    "asynchronously: its metrics would lose what other workers add. Override "
+                    f"{type(model).__name__} overrides {name}, which ctx.fit can't run "
+                    "asynchronously: its metrics would lose updates of other workers. Override "
                     "compute_loss or compute_metrics, or write the loop with ctx.coordinator."
                 )
         refuse_asynchronous(model.optimizer)
@@ -211,7 +211,7 @@ class _Keras3Steps(Steps):
         takes_training = {"training": training} if private_parts.takes_training(model) else {}
         outputs = model(x, **takes_training)
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
-        # Losses of layers and of weights: in the scope the model wouldn't find its own.
+        # Losses of layers and weights: inside the scope the model wouldn't find its own.
         with private_parts.with_losses(model, model.losses), keras.StatelessScope(zeros) as scope:
             loss = private_parts.compute_loss(model, x, y, outputs, weight, training=training)
             private_parts.count_loss(model, loss, _rows_in(x))
@@ -262,9 +262,9 @@ def _is_one(value: Any) -> bool:
 
 
 def fetch(value: Any) -> Any:
-    """Return what a step found; None if its worker died when it had made the step.
+    """Return the result of a step; None if its worker died after the step.
 
-    The step counts then, as its update was made: only its share in the metrics is lost.
+    Then the step counts, because its update was made: only its metrics are lost.
     """
     import tensorflow as tf
 
@@ -277,5 +277,5 @@ def fetch(value: Any) -> Any:
 
 
 def updates(model: Any) -> int:
-    """Return how many updates a model has had, of which each step makes one."""
+    """Return the number of a model's updates, one per step."""
     return int(model.optimizer.iterations.numpy())

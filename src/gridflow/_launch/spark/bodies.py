@@ -1,4 +1,4 @@
-"""What Spark's tasks run, as it is sent to them."""
+"""The functions that are sent to Spark's tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def agent_body(
     payload: AgentPayload, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
 ) -> Any:
-    """Return the function of the stage. It is sent by value, so it can say what is missing."""
+    """Return the stage's function. It is sent by value, so it can report a missing package."""
     gridflow_version = _version()
 
     def run_agent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -39,18 +39,18 @@ def agent_body(
 def taking(
     rows: RankRows | None, function: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]:
-    """Return a task's function that tells Spark's side of the task where its files are wanted.
+    """Return a task's function that tells the JVM's side of the task where to write its files.
 
-    It does so before anything is imported: as long as Spark's side waits for that word, it doesn't
-    hear what this one fails with. A function that fails at once waits until that side has seen the
-    word, two seconds at most. See `gridflow._feed.ingest.jvm_files`.
+    It does so before importing anything: while the JVM waits for this, it doesn't notice a failure
+    of this function. A function that fails at once waits until the JVM has read it, at most two
+    seconds. See `gridflow._feed.ingest.jvm_files`.
 
     Parameters
     ----------
     rows : RankRows or None
-        What the function will read.
+        The rows that the function will read.
     function : callable
-        From record batches, as they come by Spark's socket, to what the task gives.
+        From record batches, as they come from Spark's socket, to the task's output.
     """
     if not isinstance(rows, Segments):
         return function
@@ -81,9 +81,9 @@ def taking(
             begun, give_up = folder / "begun", time.monotonic() + 2.0
             while folder.exists() and not begun.exists() and time.monotonic() < give_up:
                 time.sleep(0.005)
-            with contextlib.suppress(OSError):  # it has another name, or none yet
+            with contextlib.suppress(OSError):  # it was renamed, or doesn't exist yet
                 folder.rename(over)
-            for left in (partial, over, over):  # a last file may come while it is deleted
+            for left in (partial, over, over):  # a last file may arrive during deletion
                 shutil.rmtree(left, ignore_errors=True)
 
     return run

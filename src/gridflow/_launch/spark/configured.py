@@ -1,4 +1,4 @@
-"""What a Spark session is configured with, as a script or a notebook wants to know it."""
+"""The configuration of a Spark session, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How many parameter servers a session is meant for. Spark itself has no use for it.
+#: The number of parameter servers that a session is meant for. Spark itself ignores it.
 NUM_PS: Final = "spark.gridflow.num.ps"
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,")
-#: Spark's default where executors are asked for by number.
+#: Spark's default number of requested executors.
 _DEFAULT_INSTANCES: Final = 2
 
 
@@ -28,8 +28,8 @@ def num_executors(spark: SparkSession) -> int:
     -------
     int
         ``spark.dynamicAllocation.maxExecutors`` with dynamic allocation, else
-        ``spark.executor.instances``. Masters that know neither: 1 for ``local[…]``, n for
-        ``local-cluster[n,…]``, and on a standalone cluster as many as have registered by now.
+        ``spark.executor.instances``. For masters without these settings: 1 for ``local[…]``, n for
+        ``local-cluster[n,…]``, and on a standalone cluster as many as have registered so far.
 
     Raises
     ------
@@ -48,8 +48,8 @@ def num_executors(spark: SparkSession) -> int:
         bound = _setting(spark, "spark.dynamicAllocation.maxExecutors")
         if bound is None or not bound.isdigit() or int(bound) == (1 << 31) - 1:
             raise InvalidArgument(
-                "dynamic allocation has no upper bound, so the number of executors can't be told; "
-                "set spark.dynamicAllocation.maxExecutors."
+                "dynamic allocation has no upper bound, so the number of executors is unknown. "
+                "Set spark.dynamicAllocation.maxExecutors."
             )
         return int(bound)
     cluster = _LOCAL_CLUSTER.match(master)

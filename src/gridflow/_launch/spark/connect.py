@@ -1,4 +1,4 @@
-"""Spark Connect: the coordinator runs in a client that Spark's executors know nothing of."""
+"""Spark Connect: the coordinator runs in a client, whose address Spark's executors don't know."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: For a task to open a connection to the coordinator.
+#: Time for a task to connect to the coordinator.
 _KNOCK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether it is a client of Spark Connect, without a SparkContext of its own."""
+    """Return whether it is a Spark Connect client, without its own SparkContext."""
     return classic_context(spark) is None
 
 
 def client_address(spark: SparkSession) -> str:
-    """Return the client's address by which executors may reach it.
+    """Return the client's address at which executors may reach it.
 
-    It is the one on the way to the server. To a server on this machine that leads over the loopback
-    interface, which executors elsewhere know nothing of: then it is the address of that server's
-    own driver, if it really is one of this machine.
+    This is the address on the route to the server. For a server on this machine that would be the
+    loopback address, which executors elsewhere can't use. Then it is the address of the server's
+    own driver, if that is an address of this machine.
     """
     client: Any = spark.client  # type: ignore[operator,unused-ignore]
     address = local_address(f"{client.host}:1")
@@ -49,7 +49,7 @@ def client_address(spark: SparkSession) -> str:
 
 
 def _address_here(host: str) -> str | None:
-    """Return the address of a name, None unless it can be bound on this machine."""
+    """Return the address of a name if it can be bound on this machine, otherwise None."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as tried:
@@ -60,14 +60,14 @@ def _address_here(host: str) -> str | None:
 
 
 def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) -> None:
-    """Refuse a coordinator that the executors can't connect to, before any agent tries.
+    """Refuse a coordinator that executors can't connect to, before any agent tries.
 
-    A Spark job of as many tasks as the job has tries it; it needs no gridflow there.
+    A Spark job with the same number of tasks tries to connect; it needs no gridflow there.
 
     Raises
     ------
     ClientUnreachable
-        With the executors' hosts, and the ways out.
+        With the executors' hosts, and how to fix it.
     """
     host, _, port = coordinator.rpartition(":")
     place, seconds = (host.strip("[]"), int(port)), _KNOCK_SECONDS
@@ -89,11 +89,11 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
     problems = sorted({row.problem for row in tried} - {""})
     if problems:
         raise ClientUnreachable(
-            f"the coordinator runs in this client of Spark Connect, and executors can't connect to "
-            f"it at {coordinator} ({'; '.join(problems)}). Set Network(advertise=…) to the name or "
-            "address at which they reach this machine (host= or interface=: what is bound, port=: "
-            "which ports a firewall lets in), or run the program where they reach it: "
-            "beside the server."
+            f"the coordinator runs in this Spark Connect client, and executors can't connect to "
+            f"it at {coordinator} ({'; '.join(problems)}). Set Network(advertise=…) to a name or "
+            "address at which they can reach this machine (host= or interface= sets what is "
+            "bound, port= the ports that a firewall must allow), or run the program where they "
+            "can reach it: beside the server."
         )
 
 
@@ -103,27 +103,27 @@ def refuse_streams(spark: SparkSession) -> None:
     Raises
     ------
     InvalidArgument
-        The session is one of Spark Connect.
+        The session is a Spark Connect session.
     """
     if is_connect(spark):
         raise InvalidArgument(
             "a streaming DataFrame can't be fed over Spark Connect: its micro-batches are handled "
-            "in the server, which doesn't know the job in this client. Feed DataFrames that "
-            "end, or run the program with a classic session, beside the server."
+            "in the server, which doesn't know the job in this client. Feed batch DataFrames, "
+            "or run the program with a classic session, beside the server."
         )
 
 
 class WholeJob:
-    """A job that is one Spark job, coordinator included; its rows are what it leaves.
+    """A job that is one Spark job, including the coordinator; its rows are the job's files.
 
     Parameters
     ----------
     spark : SparkSession
     tag : str
     start_timeout : float
-        Seconds without a task that runs, after which it is ended.
+        Seconds without a running task after which it is ended.
     has_data : bool
-        Whether Spark computes rows of the user's.
+        Whether Spark computes the user's rows.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class WholeJob:
         Raises
         ------
         GridflowError
-            What Spark failed with.
+            Spark failed.
         StartTimeout
             Its tasks don't start.
         JobCancelled
@@ -162,9 +162,9 @@ class WholeJob:
             )
             if self._is_late:
                 raise StartTimeout(
-                    f"no task of the job ran for {self._limit:g} seconds (start_timeout): all of "
-                    f"them must run at the same time. See what takes the slots in the server's "
-                    f"Spark UI."
+                    f"no task of the job ran for {self._limit:g} seconds (start_timeout). All of "
+                    f"them must run at the same time. The server's Spark UI shows what uses "
+                    f"the slots."
                 ) from caught
             if error is None:
                 raise JobCancelled(f"{self._tag} was cancelled.") from caught
@@ -180,7 +180,7 @@ class WholeJob:
         return self._is_cancelled or self._is_late
 
     def cancel(self) -> None:
-        """End it; returns at once."""
+        """End it; return at once."""
         self._is_cancelled = True
 
     def _take_note(

@@ -1,9 +1,9 @@
-"""Agents that give their Spark slot back and live on: the tasks that feed them need it.
+"""Agents that release their Spark slots and go on, for the tasks that feed them.
 
-A Spark task starts the agent as a process of its own, and ends. From then on the agent is held by
-two threads of life: its *line*, a connection to the driver, and its *owner*, the executor's Java
-process. Where one of them breaks, the agent ends with all that it has started. To the driver the
-line's end is the agent's.
+A Spark task starts the agent as a process of its own, and ends. From then on the agent depends on
+its *line*, a connection to the driver, and its *owner*, the executor's Java process. If either
+ends, the agent ends with everything that it has started. For the driver, the end of the line is the
+end of the agent.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ UP: Final = b"up"
 END: Final = b"end"
 BYE: Final = b"bye"
 _LOOK_SECONDS: Final = 1.0
-#: For an agent to end in order; then it is killed.
+#: Time for an agent to shut down in order, before it is killed.
 END_SECONDS: Final = 20.0
-#: For its Python to start and import what it needs, on a busy machine.
+#: Time for its Python to start and import what it needs, on a busy machine.
 _START_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """Where an agent holds its line to."""
+    """The driver's end of an agent's line."""
 
     address: tuple[str, int]
     key: bytes
 
 
 def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> None:
-    """Start an agent from a Spark task, and wait until it holds its line.
+    """Start an agent from a Spark task, and wait until its line is connected.
 
     Raises
     ------
     GridflowError
-        It doesn't come up; with what it said.
+        It doesn't start; the message has its output.
     """
     owner, executor = _java_above(), executor_above(os.getpid())
     errors: IO[bytes]
@@ -67,11 +67,11 @@ def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> Non
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
-            start_new_session=True,  # what Spark does to the worker that started it is not for it
+            start_new_session=True,  # Spark's signals to its starting worker mustn't reach it
         )
         assert agent.stdin is not None
         assert agent.stdout is not None
-        # Whoever started it reaps it, as long as that process lives.
+        # The process that started it reaps it, while it lives.
         threading.Thread(target=agent.wait, name="gridflow-reaper", daemon=True).start()
         timer = threading.Timer(_START_SECONDS, agent.kill)
         timer.start()
@@ -89,7 +89,7 @@ def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> Non
 
 
 def _java_above() -> tuple[int, int | None]:
-    """Return the process id of the executor above this Python worker, and when it began."""
+    """Return the process id of this Python worker's executor, and when it started."""
     import psutil
 
     for parent in psutil.Process().parents():
@@ -100,10 +100,10 @@ def _java_above() -> tuple[int, int | None]:
 
 
 def main() -> None:
-    """Be a detached agent: run one task until its job ends, or its driver, or its executor."""
+    """Run one task as a detached agent, until its job, driver or executor ends."""
     from gridflow._agent.agent import Agent
 
-    # From the parent's own pipe: nobody else can write to it.
+    # From the parent's own pipe: no one else can write to it.
     payload, place, gpus, line, owner, executor = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
     connection = psk_tls.knock(line.address, line.key)
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _watch(line: Connection, owner: tuple[int, int | None]) -> None:
-    """End this process when its line says so or breaks, or its executor is gone."""
+    """End this process when its line says so or breaks, or when its executor is gone."""
     pid, its_begin = owner
     with contextlib.suppress(EOFError, OSError):
         while not line.poll(_LOOK_SECONDS):

@@ -1,6 +1,6 @@
-"""A launch whose agents give their Spark slots back: Spark starts them, their lines hold them.
+"""A launch whose agents release their Spark slots; lines connect them to the driver.
 
-See `gridflow._launch.spark.detached` for what happens in the executors.
+See `gridflow._launch.spark.detached` for the executors' side.
 """
 
 from __future__ import annotations
@@ -32,32 +32,31 @@ if TYPE_CHECKING:
 
 
 def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool) -> None:
-    """Refuse what agents can't have that give their slots back.
+    """Refuse what agents that release their slots can't have.
 
     Raises
     ------
     InvalidArgument
-        Rows of ``data=``, GPUs, or executors that Spark takes away when they have no tasks.
+        Rows of ``data=``, GPUs, or executors that Spark removes when they are idle.
     """
     if data:
         raise InvalidArgument(
-            "LaunchOptions(detached=True): agents that have given their slots back get no rows by "
-            "data=, which come through the tasks in those slots. Push them: start(train_fn), then "
-            "feed(df); or leave detached=True out."
+            "LaunchOptions(detached=True) can't be used with data=, whose rows come through the "
+            "tasks that release their slots. Push the rows: start(train_fn), then feed(df); or "
+            "leave detached=True out."
         )
     if any(need.count for need in gpus):
         raise InvalidArgument(
-            "LaunchOptions(detached=True) is for CPUs: with the slot its GPU would go back to "
-            "Spark, which would give it to another task while the detached one still uses it. "
-            "Leave gpus= out or say gpus=0; or leave detached=True out, with a slot more "
-            "than the job has tasks."
+            "LaunchOptions(detached=True) can't be used with GPUs: Spark would give the released "
+            "GPU to another task while the detached one still uses it. Leave gpus= out or use "
+            "gpus=0; or leave detached=True out, and provide more slots than the job has tasks."
         )
     if is_dynamic:
         raise InvalidArgument(
-            "LaunchOptions(detached=True) with spark.dynamicAllocation.enabled=true: Spark would "
-            "take away the executors beside which the agents live, as these run no task. Turn it "
-            "off, or leave detached=True out: under dynamic allocation feeders get executors of "
-            "their own."
+            "LaunchOptions(detached=True) can't be used with "
+            "spark.dynamicAllocation.enabled=true: Spark would remove the agents' executors, as "
+            "they run no task. Turn dynamic allocation off, or leave detached=True out: under "
+            "dynamic allocation feeders get their own executors."
         )
 
 
@@ -71,10 +70,10 @@ class DetachedLaunch(PassesOn):
     stages : sequence of (places, GpuNeed)
         The tasks that start agents, by stage.
     frame_of : callable
-        From the function of a stage, its places and GPUs to the DataFrame that runs it.
+        From the function of a stage, its tasks and GPUs to the DataFrame that runs it.
     listener : LaunchListener
     host : str
-        The driver's address that the agents' lines are held to.
+        The driver's address for the agents' lines.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class DetachedLaunch(PassesOn):
         return "" if self._is_started else self._starting.obstacle()
 
     def cancel(self) -> None:
-        """Tell the agents to end; returns at once."""
+        """Tell the agents to end; return at once."""
         with self._changed:
             self._is_cancelled = True
             lines = list(self._lines.values())
@@ -133,7 +132,7 @@ class DetachedLaunch(PassesOn):
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
     ) -> None:
-        """All agents have been started, and have their lines; or some could not be."""
+        """All agents have started and have their lines, or some failed to start."""
         del launch, outlived
         with self._changed:
             self._is_started = True
@@ -163,13 +162,13 @@ class DetachedLaunch(PassesOn):
                 self._lines.pop(place, None)
                 self._changed.notify_all()
         if words != BYE and not self._is_cancelled:
-            detail = "its agent, or its executor, has ended"
+            detail = "its agent or its executor has ended"
             self._listener.agent_lost(self._payload.launch, place, detail)
         self._look()
 
     def _look(self) -> None:
         with self._changed:
-            # Of a job that was cancelled while its tasks began some agents never come.
+            # If a job is cancelled while its tasks start, some agents never connect.
             are_all_known = self._is_cancelled or not self._missing
             over = self._is_started and not self._lines and are_all_known
         if over:

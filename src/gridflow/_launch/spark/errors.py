@@ -1,4 +1,4 @@
-"""What Spark says when a job fails, read for its cause. Pure.
+"""Finds the cause of a failed job in Spark's messages. Pure.
 
 The messages are those of Spark 4.0 to 4.3: `TaskSetManager`, `DAGScheduler` and `PythonRunner`.
 """
@@ -24,20 +24,20 @@ _LOST: Final = (
 )
 #: "barrier task ResultTask(5, 1)": stage 5, partition 1.
 _BARRIER_RANK: Final = re.compile(r"ResultTask\(\d+, (\d+)\)")
-#: "Task 1 in stage 5.0 failed": of any stage, those before the agents' included.
+#: "Task 1 in stage 5.0 failed": of any stage, including those before the agents'.
 _RANK: Final = re.compile(r"Task (\d+) in stage \d+")
-#: How the message begins, after the preambles: a user's own error may have these words, too.
+#: The message's beginning after the preambles, as a user's own error may contain these words, too.
 _CANCELLED: Final = re.compile(
     r"\[?(?:SPARK_JOB_CANCELLED|OPERATION_CANCELED)|Job \d+ cancelled\b"
     r"|Job aborted due to stage failure: Stage \d+ was cancelled|Stage \d+ cancelled\b"
 )
-#: What an agent refuses before it registers.
+#: An argument that an agent refuses before it registers.
 _REFUSED: Final = re.compile(r"^gridflow\.errors\.InvalidArgument: (.+)", re.MULTILINE)
-#: Not of the user's making: an agent's own error, or rows lost between two stages.
+#: Not caused by the user: an agent's own error, or rows lost between two stages.
 _OURS: Final = re.compile(
     r"gridflow/(?:_agent|_launch/spark|deploy/inside|_coordinator)/|FetchFailed|MetadataFetchFailed"
 )
-#: What Spark says before the error itself: who called, which task of which stage it was.
+#: Spark's text before the error itself: the caller, the task and the stage.
 _PREAMBLES: Final = (
     re.compile(r"^An error occurred while calling \w+\.\w+\.\s*:?\s*"),
     re.compile(r"^.*?Job aborted due to stage failure: ", re.DOTALL),
@@ -51,17 +51,17 @@ _MASTERS: Final = (
     re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
     re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$"),
 )
-#: No Python, or none that has what an agent (or a Python function of the user's data) imports.
+#: Python is missing, or lacks what an agent (or a Python function in the user's data) imports.
 _MISSING: Final = re.compile(
     r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot run program [^\n]*"
     r"|[^\n]*(?:while reading the port number from pyspark\.daemon|PYTHON_VERSION_MISMATCH)[^\n]*"
 )
 _PYTHON_HINT: Final = (
     "The executors run the Python named by PYSPARK_PYTHON (spark.pyspark.python with spark-submit; "
-    "else python3 of their PATH): it needs gridflow and its dependencies. "
+    "otherwise python3 on their PATH), which needs gridflow and its dependencies. "
     "pip install 'gridflow[tensorflow]' there, or ship an environment with spark.archives. Python "
-    "functions in the data that were made before the first run() still have the python3 of the "
-    "PATH: make SparkLauncher(spark) right after the session."
+    "functions in the data that were created before the first run() still use the python3 on the "
+    "PATH: create SparkLauncher(spark) right after the session."
 )
 
 
@@ -78,7 +78,7 @@ def explain(
     Parameters
     ----------
     error : BaseException
-        What Spark raised.
+        Spark's exception.
     has_data : bool, default True
         Whether the job computes the user's DataFrames.
     was_cancelled : bool, default False
@@ -91,7 +91,7 @@ def explain(
     Returns
     -------
     tuple
-        The rank is None if no agent is to blame; the error is None for a job that was cancelled.
+        The rank is None if no agent caused it; the error is None for a cancelled job.
     """
     if isinstance(error, GridflowError):
         return None, "", error
@@ -116,7 +116,7 @@ def explain(
         if words and lost:
             return rank, f"{what}: {words[0].strip()}", TaskLost(_first_lines(text))
     if has_data and not _OURS.search(text):
-        return None, "", _failed("Spark could not compute the rows of data=", text)
+        return None, "", _failed("Spark failed to compute the rows of data=", text)
     return rank, _python_error(text), TaskLost(_first_lines(text))
 
 
@@ -131,7 +131,7 @@ def _place(text: str, *, is_barrier: bool, agents_ran: bool) -> tuple[int | None
 
 
 def slots_of_master(master: str, cpus: int) -> int | None:
-    """Return the slots that a master's name promises, None for one that promises nothing.
+    """Return the slots that a master's name implies, or None.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _failed(what: str, text: str) -> DataError:
 
 
 def words_of(text: str) -> str:
-    """Return the error itself, without the stack of the JVM and what Spark says around it."""
+    """Return the error itself, without the JVM's stack and Spark's text around it."""
     words = re.split(r"\n\s*at [\w.$]+[(/]|\n+JVM stacktrace:|\n+Driver stacktrace:", text)[0]
     words = _without_preambles(words)
     head, mark, trace = words.rpartition("Traceback (most recent call last):")
@@ -172,7 +172,7 @@ def _without_preambles(words: str) -> str:
 
 
 def _python_error(text: str) -> str:
-    """Return the last line of the first Python traceback, else the first lines."""
+    """Return the last line of the first Python traceback, or the first lines."""
     found = re.search(r"Traceback \(most recent call last\):.*?\n(?=\S)([^\n]+)", text, re.DOTALL)
     return found[1] if found else _first_lines(text)
 

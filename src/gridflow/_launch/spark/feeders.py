@@ -1,4 +1,4 @@
-"""What tasks do that push rows into a running job, or ask it for answers."""
+"""Code of tasks that push rows into a running job, or ask it for answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def push(
 ) -> int:
     """Push a partition's rows from its task; return how many the agents have taken.
 
-    What can't be fed, and why, is in the schema of the batches: the agents tell who asks for it.
+    The batches' schema says which columns can't be fed, and why; agents report requested ones.
     """
     facts = {LEFT_OUT: json.dumps(dict(left_out))} if left_out else None
     with contextlib.closing(rows.batches(batches)) as own:
@@ -43,7 +43,7 @@ def push(
 
 
 def push_batches(destination: Destination, batches: Iterable[pa.RecordBatch]) -> int:
-    """Push record batches that are a partition's rows; return how many the agents have taken."""
+    """Push a partition's record batches; return how many rows the agents have taken."""
     return send_all(destination, *_place(), batches)
 
 
@@ -60,7 +60,7 @@ def ask(
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if asker is None:  # a partition without rows asks nobody
+            if asker is None:  # a partition without rows asks no agent
                 asker = InferenceClient(destination, *_place(), timeout)
             yield asker.answered(batch, sent, wanted)
         if asker is not None:
@@ -86,8 +86,7 @@ def record_batches(
     Raises
     ------
     SchemaError
-        A row isn't one of these columns, or has no names; a column has values that don't go
-        together.
+        A row doesn't have these columns, or has no names; or values of a column don't match.
     """
     iterator = iter(rows)
     while part := list(itertools.islice(iterator, _ROWS_PER_BATCH)):
@@ -97,7 +96,7 @@ def record_batches(
         try:
             table = to_table(named, "stream")
         except (pa.ArrowException, InvalidArgument, ValueError) as error:
-            raise SchemaError(f"rows of the RDD can't become columns: {error}") from error
+            raise SchemaError(f"can't convert rows of the RDD to columns: {error}") from error
         yield from _with_lists(table).combine_chunks().to_batches()
 
 
@@ -122,22 +121,22 @@ def _values_of(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
     if not isinstance(row, tuple | list) or len(row) != len(names):
         number = len(row) if isinstance(row, tuple | list) else 1
         raise SchemaError(
-            f"a row of the RDD has {number} values, and there are {len(names)} columns: "
+            f"a row of the RDD has {number} values, but there are {len(names)} columns: "
             f"{', '.join(names)}."
         )
     return row
 
 
 def _together(values: Sequence[Any]) -> Any:
-    """Return the values of a column as an array, of objects where numpy doesn't hold them.
+    """Return the values of a column as an array, of objects if numpy has no type for them.
 
     Raises
     ------
     SchemaError
-        They don't go together.
+        The values don't match.
     """
     first = next((value for value in values if value is not None), None)
-    if hasattr(first, "toArray"):  # a vector of Spark's, as DataFrames have them
+    if hasattr(first, "toArray"):  # a Spark vector, as in DataFrames
         return _objects([v if v is None else v.toArray().astype(np.float32) for v in values])
     if hasattr(first, "__fields__"):
         dicts = [v.asDict(True) if hasattr(v, "__fields__") else v for v in values]
@@ -156,7 +155,7 @@ def _together(values: Sequence[Any]) -> Any:
         return _objects(list(values))  # arrays of different lengths
     if array.dtype.kind in "US" and (other := _no_text(values)) is not None:
         raise SchemaError(
-            f"values of a column have different types: {other!r} is a {type(other).__name__}, "
+            f"values of a column have different types: {other!r} is a {type(other).__name__}, but "
             "others are strings. Cast them, so that all rows have the same type."
         )
     if (lossy := integer_lost_in(array, values)) is not None:
@@ -171,10 +170,10 @@ def _holds_times(value: Any) -> bool:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a value whose times without a zone, at any depth, have one.
+    """Return a value whose naive times, at any depth, have a time zone.
 
-    Spark hands timestamps to Python without one, in the local time of the worker's process, and
-    takes them back so (``pyspark.sql.types.TimestampType``). pandas' own mean UTC.
+    Spark passes timestamps to Python without a time zone, in the local time of the worker process
+    (``pyspark.sql.types.TimestampType``). Naive times of pandas mean UTC.
     """
     if isinstance(value, dict):
         return {name: _in_utc(item) for name, item in value.items()}
@@ -186,7 +185,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _no_text(values: Any) -> Any:
-    """Return one of the values, at any depth, that is no text; None if all are."""
+    """Return a value, at any depth, that isn't a string; None if all are."""
     for value in values:
         if isinstance(value, list | tuple | np.ndarray):
             value = _no_text(value)  # noqa: PLW2901 (what is looked at)
@@ -197,13 +196,13 @@ def _no_text(values: Any) -> Any:
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(values), object)
-    for place, value in enumerate(values):  # at once it would look into lists
+    for place, value in enumerate(values):  # numpy would otherwise look into lists
         array[place] = value
     return array
 
 
 def _with_lists(table: pa.Table) -> pa.Table:
-    """Return a table whose arrays may have any length in the next one: a stream has one schema."""
+    """Return a table with variable-length lists, as all tables of a stream need the same schema."""
     for place, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
             lists = table.column(place).cast(pa.list_(field.type.value_type))

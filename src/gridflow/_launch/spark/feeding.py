@@ -1,4 +1,4 @@
-"""Spark jobs that push rows into a running job, or ask it for answers; what the driver does."""
+"""The driver's side of Spark jobs that push rows into a running job, or ask it for answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gridflow._feed.push.sender import Destination
 
 _LOOK_SECONDS: Final = 0.1
-#: For feeders to end by themselves where the job takes no more rows.
+#: Time for feeders to end by themselves once the job takes no more rows.
 _IN_ORDER_SECONDS: Final = 2.0
 
 
@@ -37,9 +37,9 @@ def feed(
     has_ended: Callable[[float], bool],
     kept: Collection[str] = (),
 ) -> int:
-    """Push a DataFrame, an RDD or what lies in the driver; see `Launcher.feed`.
+    """Push a DataFrame, an RDD or data in the driver; see `Launcher.feed`.
 
-    Columns that are `kept` are pushed whatever their type: the agents know what becomes of them.
+    Columns in `kept` are pushed whatever their type, as the agents handle them.
     """
     if hasattr(rows, "mapPartitionsWithIndex"):
         return _feed_rdd(spark, destination, rows, columns, has_ended)
@@ -90,7 +90,7 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
     if not hasattr(rows, "mapInArrow") or rows.isStreaming:
         what = "a streaming DataFrame" if hasattr(rows, "mapInArrow") else type(rows).__name__
         raise InvalidArgument(
-            f"infer() needs a DataFrame that isn't streaming, got {what}. For a stream, use it "
+            f"infer() needs a DataFrame that isn't streaming; got {what}. For a stream, use it "
             "on each batch: "
             "writeStream.foreachBatch(lambda df, _: cluster.infer(df).write…)."
         )
@@ -98,15 +98,15 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
         answers = cast("StructType", StructType.fromDDL(schema))
     except PySparkException as error:
         raise InvalidArgument(
-            f"schema= is a list of columns and types such as 'prediction float, z array<float>'; "
+            f"schema= must be columns and types such as 'prediction float, z array<float>'; "
             f"got {schema!r}: {error}"
         ) from error
     twice = [name for name in answers.names if name in rows.columns]
     if twice:
         raise InvalidArgument(
-            f"the DataFrame has a column {twice[0]!r} already; give the answers another name: "
+            f"the DataFrame already has a column {twice[0]!r}. Give the answers another name: "
             f"infer(df, schema='other_{twice[0]} type'), with ctx.results({{'other_{twice[0]}': …"
-            "}})."
+            "})."
         )
     reasons = dataframes.check({destination.stream: rows}).get(destination.stream, {})
     sent = tuple(name for name in rows.columns if name not in reasons)
@@ -134,7 +134,7 @@ def feed_stream(
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         known, _, last = (covered or "").rpartition("/")
         if known == query and number <= int(last):
-            return  # the driver ended after the checkpoint, and before Spark noted the batch
+            return  # the driver ended after the checkpoint, but before Spark recorded the batch
         is_busy.set()
         try:
             feed_batch(batch, f"{query}/{number}")
@@ -150,7 +150,7 @@ def feed_stream(
     trigger = options.get("trigger")
     query = (writer if trigger is None else writer.trigger(**trigger)).start()
     try:
-        # A micro-batch ends by itself once the job takes no more rows: it isn't torn away.
+        # A micro-batch ends by itself once the job takes no more rows: it isn't interrupted.
         while query.isActive and (not has_ended(_LOOK_SECONDS) or is_busy.is_set()):
             time.sleep(_LOOK_SECONDS)
     finally:
@@ -159,7 +159,7 @@ def feed_stream(
         raise failed[0]
     error = query.exception()
     if error is not None and not failed:
-        raise DataError(f"the stream has failed: {errors.words_of(str(error))}")
+        raise DataError(f"the stream failed: {errors.words_of(str(error))}")
 
 
 def _in_job(
@@ -168,7 +168,7 @@ def _in_job(
     work: Callable[[], int],
     has_ended: Callable[[float], bool],
 ) -> int:
-    """Run Spark jobs; of what they fail with say what a user can use."""
+    """Run Spark jobs, and translate their failures for the user."""
     tag = f"gridflow-feed-{destination.feed}"
     tag_this_thread(spark, tag)
     is_done, was_cancelled = threading.Event(), threading.Event()
@@ -177,7 +177,7 @@ def _in_job(
         while not has_ended(_LOOK_SECONDS):
             if is_done.is_set():
                 return
-        # Feeders hear it with their next rows, which may take whoever makes them a long time.
+        # Feeders learn it with their next rows, which may take long to compute.
         while not is_done.wait(_IN_ORDER_SECONDS):
             was_cancelled.set()
             cancel(spark, tag)
@@ -191,7 +191,7 @@ def _in_job(
     except Exception as error:
         if was_cancelled.is_set():
             raise InterruptedError("the job took no more rows") from error
-        raise DataError(f"rows could not be pushed: {errors.words_of(str(error))}") from error
+        raise DataError(f"can't push rows: {errors.words_of(str(error))}") from error
     finally:
         is_done.set()
         forget_tag(spark, tag)

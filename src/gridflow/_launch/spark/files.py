@@ -1,6 +1,6 @@
-"""Files on whatever file system Spark knows, by Hadoop's API in its Java process.
+"""Files on any file system that Spark supports, through Hadoop's API in the JVM.
 
-Over Spark Connect that is out of reach: what its client offers instead has limits, see each.
+Spark Connect has no access to that; what its client offers instead is limited, see each function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Return whether there is a file or folder; over Spark Connect only whether it has files."""
+    """Return whether a file or folder exists; over Spark Connect, whether it has files."""
     if classic_context(spark) is not None:
         system, place = _system(spark, path)
         return bool(system.exists(place))
@@ -38,46 +38,46 @@ def check_writable(spark: SparkSession, path: str) -> None:
     Raises
     ------
     InvalidArgument
-        Over Spark Connect, for a path with a scheme, which its client refuses.
+        Over Spark Connect, whose client refuses paths with a scheme.
     """
     if classic_context(spark) is None and urlsplit(path).scheme:
         raise InvalidArgument(
-            f"Spark Connect writes files to the server's own file system only, by a path without "
-            f"a scheme; got {path!r}. Save it from a classic session, or without file:, s3a: …"
+            f"Spark Connect can write files only to the server's own file system, at a path "
+            f"without a scheme; got {path!r}. Remove the scheme (file:, s3a: …), or save it from "
+            "a classic session."
         )
 
 
 def delete(spark: SparkSession, path: str) -> None:
-    """Delete a file, or a folder with all that it holds.
+    """Delete a file, or a folder with everything in it.
 
     Raises
     ------
     InvalidArgument
-        Over Spark Connect, which can't.
+        Over Spark Connect, which can't delete files.
     """
     if classic_context(spark) is None:
         raise InvalidArgument(
-            f"Spark Connect can't delete what is at {path}: save to another path, or delete it by "
-            "other means."
+            f"Spark Connect can't delete {path}. Save to another path, or delete it by other means."
         )
     system, place = _system(spark, path)
     system.delete(place, True)
 
 
 def replace(spark: SparkSession, source: str, path: str) -> None:
-    """Rename a file or folder; what is at the path until then comes back on an error.
+    """Rename a file or folder over an existing one, which is restored on an error.
 
     Raises
     ------
     GridflowError
-        The file system refuses.
+        The file system refuses to rename it.
     """
     system, place = _system(spark, path)
     java = _jvm(spark).org.apache.hadoop.fs
     new, old = java.Path(source), java.Path(f"{source}.old")
     is_there = system.exists(place)
     if is_there and not system.rename(place, old):
-        raise GridflowError(f"{path} can't be replaced: its file system doesn't rename it.")
+        raise GridflowError(f"can't replace {path}: its file system failed to rename it.")
     is_done = False
     try:
         is_done = system.rename(new, place)
@@ -85,9 +85,9 @@ def replace(spark: SparkSession, source: str, path: str) -> None:
         if is_there and not is_done:
             system.rename(old, place)
     if not is_done:
-        raise GridflowError(f"{path} can't be written: its file system doesn't rename {source}.")
+        raise GridflowError(f"can't write {path}: its file system failed to rename {source}.")
     if is_there:
-        with contextlib.suppress(Exception):  # what was to be done is done
+        with contextlib.suppress(Exception):  # the replacement is done
             system.delete(old, True)
 
 
@@ -102,7 +102,7 @@ def upload(spark: SparkSession, local: Path, path: str) -> None:
     Raises
     ------
     GridflowError
-        Over Spark Connect: the server doesn't take it.
+        Over Spark Connect: the server refuses it.
     """
     if classic_context(spark) is not None:
         system, place = _system(spark, path)
@@ -115,13 +115,13 @@ def upload(spark: SparkSession, local: Path, path: str) -> None:
         spark.copyFromLocalToFs(str(local), path)
     except PySparkException as error:
         raise GridflowError(
-            f"Spark Connect can't write {path}: {error} Where the server's file system is a local "
-            "one it takes spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
+            f"Spark Connect can't write {path}: {error} If the server's file system is local, "
+            "set spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
         ) from error
 
 
 def download(spark: SparkSession, path: str, local: Path) -> None:
-    """Copy a file to this machine; over Spark Connect one of 2 GiB at most."""
+    """Copy a file to this machine; over Spark Connect, at most 2 GiB."""
     if classic_context(spark) is not None:
         system, place = _system(spark, path)
         java = _jvm(spark).org.apache.hadoop.fs
@@ -130,12 +130,12 @@ def download(spark: SparkSession, path: str, local: Path) -> None:
         return
     rows = spark.read.format("binaryFile").load(path).select("content").take(1)
     if not rows:
-        raise GridflowError(f"there is no file {path}.")
+        raise GridflowError(f"no such file: {path}.")
     local.write_bytes(rows[0][0])
 
 
 def _system(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system of a path, and the path as it knows it."""
+    """Return Hadoop's file system of a path, and its Hadoop path."""
     place = _jvm(spark).org.apache.hadoop.fs.Path(path)
     state = spark._jsparkSession.sessionState()  # noqa: SLF001 (there is no public way)
     return place.getFileSystem(state.newHadoopConf()), place

@@ -1,9 +1,9 @@
-"""GPUs of a Spark application: what its settings say of them, and profiles for stages.
+"""GPUs of a Spark application: its settings, and resource profiles for stages.
 
-What Spark 4 allows: a profile with task resources only changes what a stage takes of the executors
-that there are; standalone, YARN and Kubernetes know it, ``local[N]`` doesn't. With dynamic
-allocation a profile gets executors of its own instead, so there it says how these are to be:
-without GPUs for tasks that need none.
+In Spark 4, a profile with only task resources changes what a stage uses of the existing executors.
+Standalone, YARN and Kubernetes support this, ``local[N]`` doesn't. With dynamic allocation, a
+profile gets its own executors instead, so there it also describes these: without GPUs for tasks
+that need none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _EXECUTOR: Final = f"spark.executor.resource.{GPU}"
 _TASK: Final = f"spark.task.resource.{GPU}.amount"
-#: Settings of executors that a profile doesn't inherit: the name in it, and how it is asked for.
+#: Executor settings that a profile doesn't inherit: the name in it, and its request method.
 _SIZES: Final = {
     "spark.executor.memory": "memory",
     "spark.executor.memoryOverhead": "memoryOverhead",
@@ -32,16 +32,16 @@ _SIZES: Final = {
 
 @dataclass(frozen=True)
 class SparkGpuSettings:
-    """What an application's settings say of GPUs.
+    """An application's GPU settings.
 
     Attributes
     ----------
     per_executor : int
-        0: Spark doesn't know of any.
+        0: Spark manages no GPUs.
     per_task : Fraction
-        Of the default profile.
+        In the default profile.
     is_dynamic : bool
-        Dynamic allocation is on.
+        Whether dynamic allocation is on.
     """
 
     per_executor: int
@@ -65,29 +65,29 @@ class SparkGpuSettings:
         return int(1 / self.per_task) if 0 < self.per_task < 1 else 1
 
     def stage_amount(self, need: GpuNeed) -> Fraction | None:
-        """Return the GPUs that a stage's profile has to name; None for the default profile.
+        """Return the GPUs for a stage's profile; None for the default profile.
 
         Raises
         ------
         NotEnoughGpus
-            No executor has as many.
+            No executor has that many.
         """
         if not self.per_executor:
-            return None  # the agents look for GPUs by themselves
+            return None  # the agents find GPUs by themselves
         amount = need.amount
         if amount is None or amount == self.per_task:
             return None
         if amount > self.per_executor:
             raise NotEnoughGpus(
                 f"a task needs {need} GPUs, but each executor has {self.per_executor} "
-                f"({_EXECUTOR}.amount). Use less of gpus=, or executors with more GPUs.",
+                f"({_EXECUTOR}.amount). Reduce gpus=, or use executors with more GPUs.",
                 need.count or 0,
                 self.per_executor,
             )
         return amount
 
     def taken_by(self, need: GpuNeed) -> Fraction:
-        """Return the GPUs that Spark sets aside for a task."""
+        """Return the GPUs that Spark reserves for a task."""
         if not self.per_executor:
             return Fraction(0)
         return self.per_task if need.amount is None else need.amount
@@ -96,7 +96,7 @@ class SparkGpuSettings:
 def make_profile(
     amount: Fraction, settings: SparkGpuSettings, setting: Callable[[str, str], str]
 ) -> Any:
-    """Return a ``ResourceProfile`` whose tasks get that many GPUs."""
+    """Return a ``ResourceProfile`` whose tasks get some number of GPUs."""
     from pyspark.resource import (
         ExecutorResourceRequests,
         ResourceProfileBuilder,
@@ -123,21 +123,21 @@ def make_profile(
 def shortage(
     needs: Sequence[GpuNeed], settings: SparkGpuSettings, executors: int | None
 ) -> NotEnoughGpus | None:
-    """Return the error of an application that has too few GPUs; None where it has enough.
+    """Return the error for an application with too few GPUs; None if it has enough.
 
     Parameters
     ----------
     needs : sequence of GpuNeed
-        Of all tasks.
+        The needs of all tasks.
     settings : SparkGpuSettings
     executors : int or None
-        How many there are, or can come to be; None if nobody knows.
+        How many there are or can be; None if unknown.
     """
     if not settings.per_executor or executors is None:
         return None
     amounts = [settings.taken_by(need) for need in needs]
     required, available = sum(amounts, Fraction(0)), executors * settings.per_executor
-    # All GPUs of a task lie on one executor: what is left over of each one is lost for such tasks.
+    # All GPUs of a task are on one executor: what is left over on each is of no use to such tasks.
     most = max(amounts, default=Fraction(0))
     fit = executors * int(settings.per_executor / most) if most else len(amounts)
     if required <= available and amounts.count(most) <= fit:
@@ -145,7 +145,7 @@ def shortage(
     return NotEnoughGpus(
         f"the job's tasks need {_text(required)} GPUs, but the application has {available}: "
         f"{executors} executors with {settings.per_executor} each ({_EXECUTOR}.amount). All GPUs "
-        "of a task must be on one executor. Use fewer workers or less of gpus=, or more executors.",
+        "of a task must be on one executor. Use fewer workers, smaller gpus=, or more executors.",
         -(-required.numerator // required.denominator),
         available,
     )

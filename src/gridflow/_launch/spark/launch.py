@@ -1,4 +1,4 @@
-"""One launch on Spark: its jobs, each in a thread of its own, until the last of them has ended."""
+"""One launch on Spark: its jobs, each in its own thread, until the last of them has ended."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from gridflow.errors import GridflowError
 
 _CLOSE_SECONDS: Final = 20.0
-#: A job that was submitted just after its siblings were cancelled is cancelled the next time.
+#: A job submitted just after its siblings were cancelled is cancelled the next time.
 _CANCEL_AGAIN_SECONDS: Final = 0.5
 
 
 class SparkLaunch:
-    """The Spark jobs of one launch; one stage is nothing without the others.
+    """The Spark jobs of one launch. If one stage ends, the others end, too.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class SparkLaunch:
     stages : sequence of (places, GpuNeed)
         The tasks of each stage.
     make_frame : callable
-        Returns the DataFrame whose last stage are these agents.
+        Returns the DataFrame whose last stage runs these agents.
     listener : LaunchListener
     has_data : bool
-        Whether Spark computes rows of the user's.
+        Whether Spark computes the user's rows.
     is_barrier : bool
         Whether the stages are barrier stages.
     check : callable, optional
-        Called before the first stage is started, as a part of the launch; raises what ends it.
+        Called before the first stage, as part of the launch; its error ends the launch.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SparkLaunch:
         )
 
     def cancel(self) -> None:
-        """Cancel the Spark jobs; returns at once."""
+        """Cancel the Spark jobs; return at once."""
         self._watch.stop()
         with self._lock:
             self._is_cancelled = True
@@ -106,7 +106,7 @@ class SparkLaunch:
             self._canceller.start()
 
     def close(self) -> None:
-        """Cancel what still runs; wait for it."""
+        """Cancel what still runs, and wait for it."""
         self.cancel()
         for thread in (*self._jobs, self._canceller):
             if thread is not None:
@@ -146,7 +146,7 @@ class SparkLaunch:
                 wait_for_room(self._spark, len(places), lambda: self._is_cancelled)
             if self._is_cancelled:
                 return None, False
-            # Spark jobs that the rows need before their last stage run in here.
+            # Spark jobs that the rows need before their last stage also run here.
             frame = self._make_frame(places, need)
             frame.write.format("noop").mode("overwrite").save()
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)

@@ -1,7 +1,7 @@
 """Agents as the tasks of Spark stages.
 
-The tasks that rows go to are the last stage of the data. All others (parameter servers, an
-evaluator, the chief of parameter servers) form a stage of their own, in a Spark job of its own.
+The tasks that are fed are the last stage of the data. All others (parameter servers, an evaluator,
+the chief of parameter servers) form another stage, in a separate Spark job.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from gridflow._wire.payload import AgentPayload
     from gridflow.errors import NotEnoughGpus
 
-    #: From the places, the rows and the shares of GPUs to the function of the stage.
+    #: From tasks, rows and shares of GPUs to the function of the stage.
     MakeBody = Callable[[tuple[int, ...], RankRows | None, int], Any]
 
 
@@ -75,7 +75,7 @@ class SparkLauncher:
         Whether to redistribute the rows over the ranks. ``auto``: unless the DataFrame already
         has one partition per rank.
     detached : bool, default False
-        Whether agents give their slots back; ``LaunchOptions(detached=True)`` says it.
+        Whether agents release their slots. Set it with ``LaunchOptions(detached=True)``.
 
     Raises
     ------
@@ -102,11 +102,11 @@ class SparkLauncher:
         self._kept: Collection[str] = ()
 
     def for_job(self) -> SparkLauncher:
-        """Return one for the same session, which has launched nothing."""
+        """Return a new launcher for the same session."""
         return SparkLauncher(self._spark, repartition=self._repartition, detached=self._is_detached)
 
     def detached(self) -> SparkLauncher:
-        """Return one whose agents give their slots back, so that others' tasks find some."""
+        """Return a launcher whose agents release their slots for other tasks."""
         return SparkLauncher(self._spark, repartition=self._repartition, detached=True)
 
     def place(
@@ -131,7 +131,7 @@ class SparkLauncher:
         amounts = [settings.stage_amount(need) for _, need in stages]
         if not settings.per_executor and self._setting("spark.master", "").startswith("local"):
             check_host(gpus, os.environ)
-        # GPUs are counted on their own; slots are then cores, whatever the default profile takes.
+        # GPUs are counted separately; slots are then cores, whatever the default profile uses.
         lean = any(amount is not None for amount in amounts) and not settings.is_dynamic
         profile = None
         if lean:
@@ -152,7 +152,7 @@ class SparkLauncher:
             raise NotEnoughSlots(too_few(self._setting, num_tasks, slots), num_tasks, slots)
         master = self._setting("spark.master", "connect")
         details = {
-            **({"slots": "given back once the agents run"} if self._is_detached else {}),
+            **({"slots": "released once the agents run"} if self._is_detached else {}),
             "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
             "spark": self._spark.version,
             **source.details(),
@@ -162,7 +162,7 @@ class SparkLauncher:
                 "the coordinator runs in this client if a first task reaches it, else in that task"
             )
         if len(fed) < num_tasks:
-            details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} beside them"
+            details["stages"] = f"{len(fed)} tasks that are fed, {num_tasks - len(fed)} others"
         target = f"spark ({master})"
         return Placement(
             target,
@@ -178,7 +178,7 @@ class SparkLauncher:
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> Launch:
-        """Start the Spark jobs, each in a thread of its own."""
+        """Start the Spark jobs, each in its own thread."""
         source = self._source_of(data)
         self._launched = 0 if self._is_detached else len(payload.spec.tasks)
         self._kept = payload.spec.feed.columns
@@ -220,7 +220,7 @@ class SparkLauncher:
         return DetachedLaunch(self._spark, payload, stages, frame_of, listener, host)
 
     def _refuse_unreachable(self, payload: AgentPayload) -> Callable[[], None] | None:
-        """Return what is tried before the first agents are started."""
+        """Return the check to make before the first agents are started."""
         if payload.launch > 1 or not connect.is_connect(self._spark):
             return None
         tasks = len(payload.spec.tasks)
@@ -233,7 +233,7 @@ class SparkLauncher:
         columns: Sequence[str] | None,
         has_ended: Callable[[float], bool],
     ) -> int:
-        """Push rows in a Spark job of their own."""
+        """Push rows in a separate Spark job."""
         self._refuse_full()
         return feeding.feed(self._spark, destination, rows, columns, has_ended, self._kept)
 
@@ -256,18 +256,18 @@ class SparkLauncher:
         return feeding.infer(destination, rows, schema, timeout)
 
     def why_not_inside(self, spec: JobSpec, data: Mapping[str, Any]) -> str:
-        """Return why a job can't be one Spark job, coordinator included; empty if it can."""
+        """Return why a job can't be one Spark job, including the coordinator; empty if it can."""
         if self._is_dynamic():
-            return "dynamic allocation is on, which keeps the tasks from finding one another"
+            return "dynamic allocation is on, so the tasks can't find each other"
         stages = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
         if len(stages) > 1:
-            return f"its tasks are {len(stages)} Spark jobs: those that are fed, and others"
+            return f"its tasks form {len(stages)} Spark jobs: those that are fed, and others"
         return ""
 
     def run_inside(
         self, job: str, spec: JobSpec, data: Mapping[str, Any], schema: str, make_body: MakeBody
     ) -> tuple[connect.WholeJob, Iterator[Any]]:
-        """Start a job that is one Spark job; return it, and the rows that it leaves."""
+        """Start a job that is one Spark job; return it and its rows."""
         ((places, need),) = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
         limit = spec.start_timeout
         whole = connect.WholeJob(self._spark, f"gridflow-{job}", limit, has_data=bool(data))
@@ -283,7 +283,7 @@ class SparkLauncher:
         return whole, whole.rows(make_frame)
 
     def replace_executor(self, executor: str) -> None:
-        """Ask the cluster manager for it: Spark by itself finds out after two minutes."""
+        """Ask the cluster manager for it: Spark itself would notice after two minutes."""
         replace = partial(replace_executor, self._spark, executor)
         make_thread(self._spark, replace, f"gridflow-replace-{executor}").start()
 
@@ -295,7 +295,7 @@ class SparkLauncher:
         """Do nothing: a job leaves nothing behind here."""
 
     def _source_of(self, data: Mapping[str, Any]) -> FrameSource:
-        """Return the source of the data, the same for the same data."""
+        """Return the source of the data; reuse it for the same data."""
         from gridflow._feed.ingest.frames import FrameSource
 
         if self._source is None or self._source[0] is not data:
@@ -333,12 +333,12 @@ class SparkLauncher:
         return frame.mapInArrow(body, schema, barrier=barrier, profile=profile)
 
     def _refuse_full(self) -> None:
-        """Refuse to push rows where no slot is left for the tasks that do it.
+        """Refuse to push rows if no slot is left for the feeding tasks.
 
         Raises
         ------
         NotEnoughSlots
-            With the numbers, and the ways out.
+            With the numbers, and how to fix it.
         """
         slots = None
         if not self._is_dynamic():
@@ -358,7 +358,7 @@ class SparkLauncher:
         return shortage(needs, settings, self._most_executors()) if settings.per_executor else None
 
     def _most_executors(self) -> int | None:
-        """Return how many executors there are, or can come to be; None if that isn't known."""
+        """Return how many executors there are or can be; None if unknown."""
         if self._is_dynamic():
             return most_executors(self._setting)
         return registered_executors(self._spark)
@@ -367,7 +367,7 @@ class SparkLauncher:
         return is_dynamic(self._setting)
 
     def _driver_addresses(self) -> tuple[str, str]:
-        """Return what Spark's own driver binds, and the name by which executors reach it."""
+        """Return the address that Spark's driver binds, and its name for executors."""
         from gridflow._agent.environment import local_address
 
         if connect.is_connect(self._spark):
@@ -387,9 +387,9 @@ class SparkLauncher:
 def _stages(
     num_tasks: int, fed: Sequence[int], gpus: Sequence[GpuNeed], *, has_data: bool
 ) -> list[tuple[tuple[int, ...], GpuNeed]]:
-    """Return the places of each stage, and the GPUs that its tasks need.
+    """Return the tasks of each stage, and the GPUs that they need.
 
-    The tasks that rows go to are one stage, as they are the last one of the data.
+    The tasks that are fed are one stage, the last one of the data.
     """
     others = [place for place in range(num_tasks) if place not in fed]
     return [*group(fed, gpus, together=has_data), *group(others, gpus, together=False)]

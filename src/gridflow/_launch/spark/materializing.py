@@ -1,4 +1,4 @@
-"""Rows of a DataFrame, written to files once and used again as long as they would be the same."""
+"""Rows of a DataFrame, written to files once and reused while they would be the same."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def materialize(
     """
     if not hasattr(df, "sparkSession") or getattr(df, "isStreaming", False):
         what = "a streaming DataFrame" if hasattr(df, "sparkSession") else type(df).__name__
-        raise InvalidArgument(f"materialize() needs a DataFrame that isn't streaming, got {what}.")
+        raise InvalidArgument(f"materialize() needs a DataFrame that isn't streaming; got {what}.")
     choose("format", format, _FORMATS)
     if files is not None and rows_per_file is not None:
-        raise InvalidArgument("give files= or rows_per_file=, not both.")
+        raise InvalidArgument("give either files= or rows_per_file=, not both.")
     for name, number in (("files", files), ("rows_per_file", rows_per_file)):
         if number is not None:
             whole_number(name, number, 1)
     if version is not None and not (isinstance(version, str) and version):
-        raise InvalidArgument(f"version= must be a non-empty string, got {version!r}.")
+        raise InvalidArgument(f"version= must be a non-empty string; got {version!r}.")
     root = absolute_path(path, default_folder(df.sparkSession) or str(Path.cwd()))
     identity = identify(df, version)
     place = where(root, filesystem)
@@ -127,7 +127,7 @@ def _write(
     files: int,
     filesystem: Any,
 ) -> Materialized:
-    """Write the rows into a folder of their own, and then the note that says which it is."""
+    """Write the rows into a new folder, and then the note that refers to it."""
     from pyspark.sql import Observation, functions
 
     place = where(root, filesystem)
@@ -157,7 +157,7 @@ def _write(
         is_new=True,
     )
     listed = _files_of(made, filesystem)
-    if form == "parquet":  # a stage that Spark tries again counts twice
+    if form == "parquet":  # a stage that Spark retries counts twice
         count = sum(each["rows"] for each in listed)
     made = replace(made, rows=count, files=listed)
     write_note(place, made)
@@ -165,29 +165,29 @@ def _write(
         try:
             delete(place.at(f"{place.path.rstrip('/')}/{known.folder}"))
         except GridflowError as error:
-            with contextlib.suppress(Warning):  # where the user has made errors of them
-                warnings.warn(f"old files are left: {error}", RuntimeWarning, stacklevel=3)
+            with contextlib.suppress(Warning):  # if the user turns warnings into errors
+                warnings.warn(f"can't delete old files: {error}", RuntimeWarning, stacklevel=3)
     return made
 
 
 def _refusal(text: str, root: str) -> DataError | InvalidArgument:
-    """Return what Spark's error means for who wants to write to a folder."""
+    """Translate Spark's error about writing to a folder."""
     if "[DATA_SOURCE_NOT_FOUND]" in text:
         return InvalidArgument(
             "format='tfrecord' needs gridflow's jar in the session: spark = "
             "gridflow.tfrecord.configure(SparkSession.builder).getOrCreate()."
         )
-    return DataError(f"the rows could not be written to {root}: {errors.words_of(text)}")
+    return DataError(f"can't write rows to {root}: {errors.words_of(text)}")
 
 
 def _files_of(made: Materialized, filesystem: Any) -> tuple[dict[str, Any], ...]:
-    """Return what lies there, by name, with the rows where a file tells them."""
+    """Return the files by name, with their rows if the format has them."""
     import pyarrow.parquet as pq
 
     listed = []
     try:
         found = find(str(made), "/", filesystem)
-    except InvalidArgument:  # nothing
+    except InvalidArgument:  # no files
         return ()
     for file in found:
         entry: dict[str, Any] = {"name": file.path.rpartition("/")[2], "bytes": file.size}

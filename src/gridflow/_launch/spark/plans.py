@@ -1,9 +1,8 @@
-"""What a DataFrame computes, of what: told in a text that changes when the rows may.
+"""Identifies a DataFrame's query and sources by a text that changes whenever the rows may change.
 
-The text is the analyzed plan in its canonical form (without the numbers and names that Spark gives
-anew each time), with the schema of the rows, and of each source what tells its version: of files
-their paths, sizes and times of change, as Spark will read them; of tables of Delta and Iceberg
-the snapshot.
+The text is the analyzed plan in its canonical form (without the numbers and names that Spark
+assigns each time), the schema of the rows, and the version of each source: for files their paths,
+sizes and modification times, as Spark will read them; for Delta and Iceberg tables the snapshot.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ __all__ = ["PlanIdentity", "identify"]
 
 _FIELDS: Final = "spark.sql.debug.maxToStringFields"
 _FILE: Final = re.compile(r"path=(.*?); isDirectory=.*?length=(\d+);.*?modification_time=(\d+);")
-#: Nodes that run functions of the user's; a plan doesn't show their code.
+#: Nodes that run user functions; a plan doesn't show their code.
 _FUNCTIONS: Final = re.compile(r"Python|InArrow|InPandas|MapPartitions|MapElements|InR\b")
 #: Spark's lists of files, unlike those of table formats.
 _OWN_LISTS: Final = "org.apache.spark.sql.execution."
 _WAY_OUT: Final = (
-    "Say which version it is: gridflow.materialize(df, path, version='…'), any text that you "
-    "change when the rows are to be written again."
+    "Give a version: gridflow.materialize(df, path, version='…'), any text that you change "
+    "when the rows must be written again."
 )
 
 
@@ -42,9 +41,9 @@ class PlanIdentity:
     Attributes
     ----------
     key : str
-        Changes when they may.
+        Changes when the rows may change.
     source : str
-        What is read, for people.
+        What is read, in words.
     """
 
     key: str
@@ -57,12 +56,12 @@ def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
     Parameters
     ----------
     version : str or None
-        What the user says of all that a plan doesn't tell.
+        The user's version of everything that a plan doesn't show.
 
     Raises
     ------
     InvalidArgument
-        It can't be told, and there is no `version`.
+        It is unknown, and there is no `version`.
     """
     told = [frame.schema.json()]
     if version is not None:
@@ -71,7 +70,7 @@ def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
     if classic_context(spark) is None:
         if version is None:
             raise InvalidArgument(
-                f"over Spark Connect there is no way to tell what a DataFrame reads. {_WAY_OUT}"
+                f"over Spark Connect, gridflow can't determine what a DataFrame reads. {_WAY_OUT}"
             )
         return _identity(told, [f"version {version!r}"])
     told.append(_text_of(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 (there is no public way)
@@ -95,10 +94,10 @@ def _identity(told: list[str], sources: list[str]) -> PlanIdentity:
 
 
 def _plan_by_now(frame: DataFrame) -> Any:
-    """Return the plan of a query that is made of a DataFrame now.
+    """Return the plan of a query that is created from a DataFrame now.
 
-    Since Spark 4.1 such a query reads the newest version of its tables, unless it asks for an older
-    one, and not that of when the DataFrame was made.
+    Since Spark 4.1, such a query reads the newest version of its tables, unless it asks for an
+    older one, and not the version at the time when the DataFrame was created.
     """
     query = frame.select("*")._jdf.queryExecution()  # noqa: SLF001 (there is no public way)
     if hasattr_java(query, "tableVersionsRefreshed"):
@@ -107,7 +106,7 @@ def _plan_by_now(frame: DataFrame) -> Any:
 
 
 def _text_of(frame: DataFrame, plan: Any) -> str:
-    """Return the canonical plan in whole: Spark shows 25 columns, unless told otherwise."""
+    """Return the complete canonical plan: by default Spark shows only 25 columns."""
     settings = frame.sparkSession.conf
     before = settings.get(_FIELDS, None)
     settings.set(_FIELDS, str(2**31 - 2))
@@ -121,11 +120,11 @@ def _text_of(frame: DataFrame, plan: Any) -> str:
 
 
 def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
-    """Refuse rows that may differ each time, and functions whose code isn't seen."""
+    """Refuse rows that may differ each time, and functions whose code isn't visible."""
     if not plan.deterministic():
         raise InvalidArgument(
-            "the rows would differ each time: the plan has rand(), uuid() or the like, so that "
-            f"files that were written once can't be known as the same. {_WAY_OUT}"
+            "the rows may differ each time, as the plan has rand(), uuid() or the like. So "
+            f"existing files can't be recognised as the same rows. {_WAY_OUT}"
         )
     patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
     found = [
@@ -136,18 +135,18 @@ def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
     found += [line for line in str(plan.toString()).splitlines() if _FUNCTIONS.search(line)]
     if found:
         raise InvalidArgument(
-            "the plan runs functions of your own, and doesn't tell whether their code has changed "
+            "the plan runs your own functions, and doesn't show whether their code has changed "
             f"({found[0].strip(' +-:')[:80]}). {_WAY_OUT}"
         )
 
 
 def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str, str]:
-    """Return what a plan's leaf reads, and what tells that from others.
+    """Return what a plan's leaf reads, and its version.
 
     Raises
     ------
     InvalidArgument
-        Nothing does.
+        The version is unknown.
     """
     kind = str(leaf.nodeName())
     schema = str(leaf.schema().json())
@@ -171,21 +170,21 @@ def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str
     if kind.startswith(("DataSourceV2", "RelationV2")) and hasattr_java(leaf, "table"):
         table = leaf.table()
         if hasattr_java(table, "version") and (number := table.version()) is not None:
-            # Options may ask for a part of it, which the table doesn't see.
+            # Options may select a part of it, which the table doesn't see.
             asked = "\n".join(sorted(f"{key} {value}" for key, value in leaf.options().items()))
             return f"{table.name()}, version {number}", f"{schema}\n{asked}"
     if has_other:
         return kind, schema
     raise InvalidArgument(
-        f"the plan reads {kind}, whose version Spark doesn't report: it does so only for files, "
-        f"and for tables with versions. {_WAY_OUT}"
+        f"the plan reads {kind}, whose version Spark doesn't report: it does so only for files "
+        f"and versioned tables. {_WAY_OUT}"
     )
 
 
 def _snapshot_of(relation: Any) -> tuple[str, str] | None:
-    """Return a table of Delta with the version that will be read, and what else it is known by.
+    """Return a Delta table with the version that will be read, and its id.
 
-    Its files don't tell: rows that were deleted may be noted beside files that stay as they were.
+    Its files don't show it: deleted rows may be recorded beside unchanged files.
     """
     if not hasattr_java(relation, "location"):
         return None
@@ -193,7 +192,7 @@ def _snapshot_of(relation: Any) -> tuple[str, str] | None:
     if not (hasattr_java(place, "deltaLog") and hasattr_java(place, "getSnapshot")):
         return None
     snapshot = place.getSnapshot()
-    # One that was made anew at the same place counts its versions anew.
+    # A table recreated at the same place restarts its version numbers.
     return f"{place.path()}, version {snapshot.version()}", str(snapshot.metadata().id())
 
 
@@ -202,13 +201,13 @@ def _options_of(relation: Any) -> str:
 
 
 def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, str]], str] | None:
-    """Return path, size and time of change of each file, and the reader's options."""
+    """Return path, size and modification time of each file, and the reader's options."""
     if not hasattr_java(relation, "location"):
         return None
     place = relation.location()
     if not str(place.getClass().getName()).startswith(_OWN_LISTS):
-        return None  # what its files alone say of the rows is the format's own matter
-    place.refresh()  # Spark lists them when a DataFrame is made, and reads those of its list
+        return None  # only the format knows what its files mean for the rows
+    place.refresh()  # Spark lists files when a DataFrame is created, and reads those
     if hasattr_java(place, "allFiles"):
         text = str(place.allFiles().mkString("\n"))
         files = [(path, size, at) for path, size, at in _FILE.findall(text)]
@@ -218,7 +217,7 @@ def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, 
 
 
 def _status(spark: SparkSession, path: str) -> tuple[str, str, str]:
-    """Return path, size and time of change of one file."""
+    """Return path, size and modification time of one file."""
     java = spark._jvm  # noqa: SLF001 (there is no public way)
     assert java is not None
     place = java.org.apache.hadoop.fs.Path(java.java.net.URI(path))

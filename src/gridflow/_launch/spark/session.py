@@ -1,4 +1,4 @@
-"""What is done to a Spark session by other means than its public methods: there are none for it."""
+"""Operations on a Spark session for which it has no public methods."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: Of executors, as a standalone master counts them.
+#: The maximum number of executors for a standalone master.
 _UNLIMITED: Final = (1 << 31) - 1
-#: In Java's milliseconds.
+#: Java's maximum in milliseconds.
 _FAR_FUTURE: Final = 1 << 62
 #: Of a context's environment.
 _environment_lock: Final = threading.Lock()
@@ -34,29 +34,29 @@ def classic_context(spark: SparkSession) -> Any:
 
 
 def setting_of(spark: SparkSession, name: str, default: str) -> str:
-    """Return a setting of the application; over Spark Connect of the session.
+    """Return a setting of the application; over Spark Connect, of the session.
 
-    A session says of an application's setting what its builder was given, even where it found one
-    that ran already. And the context's public ``getConf()`` copies all settings, each by a call to
-    the JVM: twenty of them took a quarter of a second.
+    A session returns what its builder was given, even if the application already ran with another
+    value. And the context's public ``getConf()`` copies all settings, each with a call to the JVM:
+    twenty of them took a quarter of a second.
     """
     context = classic_context(spark)
     return str((spark.conf if context is None else context._conf).get(name, default))  # noqa: SLF001
 
 
 def hide_stage_bar(spark: SparkSession) -> None:
-    """Keep Spark's bar of stages from a terminal while a job trains.
+    """Hide Spark's progress bar of stages while a job trains.
 
-    It would be drawn over log lines and our own bar five times a second for as long as the stage
-    lasts. Nothing public turns it off in a running application, but it waits for half a second
-    after the end of a job, of which it keeps the time; the next end of a job sets that right again.
+    It would be drawn over log lines and our own bar five times a second while the stage runs. It
+    has no public switch in a running application, but it waits for half a second after the end of a
+    job, whose time it stores; the next end of a job corrects that time.
     """
     context = classic_context(spark)
     if context is None or not is_terminal(sys.stderr):
         return
     from py4j.protocol import Py4JError
 
-    with contextlib.suppress(Py4JError):  # a bar is no reason to fail
+    with contextlib.suppress(Py4JError):  # a bar isn't worth failing for
         bar = context._jsc.sc().progressBar()  # noqa: SLF001 (there is no public way)
         if bar.isDefined():
             last_end = bar.get().getClass().getDeclaredField("lastFinishTime")
@@ -65,12 +65,12 @@ def hide_stage_bar(spark: SparkSession) -> None:
 
 
 def refuse_stopped(spark: SparkSession) -> None:
-    """Refuse a session that can run nothing any more.
+    """Refuse a session that was stopped.
 
     Raises
     ------
     InvalidArgument
-        It was stopped, by this process or by Spark.
+        This process or Spark has stopped it.
     """
     context = classic_context(spark)
     if context is None:
@@ -84,9 +84,9 @@ def refuse_stopped(spark: SparkSession) -> None:
 
 
 def default_folder(spark: SparkSession) -> str:
-    """Return the user's folder in Hadoop's default file system; empty where that is local.
+    """Return the user's folder in Hadoop's default file system; empty if that is local.
 
-    Over Spark Connect only the session's own setting tells what it is.
+    Over Spark Connect, only the session's own setting is visible.
     """
     setting = "fs.defaultFS"
     context = classic_context(spark)
@@ -98,15 +98,15 @@ def default_folder(spark: SparkSession) -> str:
         user = str(context.sparkUser())
     if is_local(system):
         return ""
-    # Object stores know no users: there a path begins in the bucket.
+    # Object stores have no home folders: there, paths begin in the bucket.
     home = f"/user/{user}" if scheme_of(system) in {"hdfs", "viewfs"} else ""
     return system.rstrip("/") + home
 
 
 def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
-    """Return how many tasks can run at once; None over Spark Connect, which doesn't tell.
+    """Return how many tasks can run at once; None over Spark Connect, where it is unknown.
 
-    Of the default profile, or of one that Spark's manager of profiles knows.
+    For the default profile, or one that is registered with Spark's profile manager.
     """
     context = classic_context(spark)
     if context is None:
@@ -127,17 +127,17 @@ def registered_executors(spark: SparkSession) -> int | None:
 def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
     """Let a standalone cluster start the executors that an application still lacks.
 
-    Its master looks for room after each event but one: when it has taken executors back from a
-    worker that is decommissioned (`Master.decommissionWorker`, Spark 4.0 to 4.3). A request is an
-    event. Dynamic allocation sends one only where it wants another number than before, so where a
-    stage follows the last one at once, or ``minExecutors`` keeps the number, none.
+    Its master schedules executors after every event except one: when it has removed those of a
+    decommissioned worker (`Master.decommissionWorker`, Spark 4.0 to 4.3). A request is an event.
+    Dynamic allocation sends one only when it wants a different number: not if a stage follows the
+    last one at once, or if ``minExecutors`` fixes the number.
 
     Parameters
     ----------
     spark : SparkSession
     is_dynamic : bool
-        Whether dynamic allocation says how many there are to be: what it last said is said again.
-        Else the limit is the one that an application begins with: none but ``spark.cores.max``.
+        Whether dynamic allocation sets the number: then its last request is repeated. Otherwise
+        the limit is an application's initial one: only ``spark.cores.max``.
     """
     context = classic_context(spark)
     if context is None or not str(context.master).startswith("spark:"):
@@ -151,10 +151,10 @@ def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
 
 
 def replace_executor(spark: SparkSession, executor: str) -> None:
-    """Let the cluster manager end an executor, however it stands, and start another one.
+    """Let the cluster manager kill an executor in any state, and start another one.
 
-    Its tasks are lost, and tried again elsewhere, as Spark does it two minutes later
-    (``spark.network.timeout``). Over Spark Connect there is no way to ask for it.
+    Its tasks are lost and retried elsewhere, as Spark itself would do two minutes later
+    (``spark.network.timeout``). Over Spark Connect this isn't possible.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError
 
@@ -166,7 +166,7 @@ def replace_executor(spark: SparkSession, executor: str) -> None:
 
 
 def register_profile(spark: SparkSession, profile: Any) -> Any:
-    """Return a ``ResourceProfile`` as `task_slots` takes it; None over Spark Connect."""
+    """Return a ``ResourceProfile`` for `task_slots`; None over Spark Connect."""
     context = classic_context(spark)
     if context is None:
         return None
@@ -178,8 +178,8 @@ def register_profile(spark: SparkSession, profile: Any) -> Any:
 def tag_this_thread(spark: SparkSession, tag: str) -> None:
     """Mark the jobs of this thread, for `cancel`.
 
-    Not by the session's addTag where there is a SparkContext: since Spark 4.0 its tags are known
-    to the thread alone that added them, and interruptTag in another thread does nothing.
+    With a SparkContext, this doesn't use the session's addTag: since Spark 4.0, only the thread
+    that added a tag knows it, and interruptTag in another thread does nothing.
     """
     from gridflow._feed.ingest.packing import see_added_jars
 
@@ -193,9 +193,9 @@ def tag_this_thread(spark: SparkSession, tag: str) -> None:
 
 
 def _have_settings(spark: SparkSession) -> None:
-    """Let Spark look up settings in the session, in a thread that has none yet.
+    """Let Spark find the session's settings in a thread without an active session.
 
-    Without one, a column's name is looked up by Spark's defaults, for example
+    Without one, Spark's defaults apply, for example to looking up column names
     (``spark.sql.caseSensitive``).
     """
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
@@ -204,7 +204,7 @@ def _have_settings(spark: SparkSession) -> None:
 
 
 def forget_tag(spark: SparkSession, tag: str) -> None:
-    """Mark further jobs of this thread no more."""
+    """Stop marking jobs of this thread."""
     context = classic_context(spark)
     if context is not None:
         context.removeJobTag(tag)
@@ -221,7 +221,7 @@ def name_this_thread(spark: SparkSession, name: str) -> None:
 
 
 def make_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
-    """Return a thread with the caller's Spark properties, which closes its line to the JVM."""
+    """Return a thread with the caller's Spark properties, which closes its JVM connection."""
     from pyspark import InheritableThread
 
     thread: threading.Thread = InheritableThread(target, session=spark)
@@ -239,12 +239,12 @@ def cancel(spark: SparkSession, tag: str) -> None:
 
 
 def session_of(data: Iterable[object] = ()) -> SparkSession:
-    """Return the session of the first DataFrame, else the one of this thread or this process.
+    """Return the session of the first DataFrame, or that of this thread or process.
 
     Raises
     ------
     InvalidArgument
-        There is none.
+        There is no session.
     """
     if "pyspark" in sys.modules:
         from pyspark.errors import PySparkRuntimeError
@@ -255,7 +255,7 @@ def session_of(data: Iterable[object] = ()) -> SparkSession:
             if session is not None:
                 return session  # type: ignore[no-any-return]
         with contextlib.suppress(PySparkRuntimeError):
-            # A thread that didn't make the session has no active one: this takes the default.
+            # A thread that didn't create the session has no active one: this uses the default.
             return SparkSession.active()
     raise InvalidArgument(
         "there is no active SparkSession. Create one (SparkSession.builder…getOrCreate()), "
@@ -266,10 +266,10 @@ def session_of(data: Iterable[object] = ()) -> SparkSession:
 def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
     """Let executors on this machine run this Python, unless the user chose another.
 
-    Of a session; by default that of this process.
+    This applies to a session, by default that of this process.
 
-    PySpark's default is the first ``python3`` of the PATH, which is not the one of a virtual
-    environment that was not activated. It holds for the session from now on, so that the model's
+    PySpark's default is the first ``python3`` on the PATH, which isn't that of a virtual
+    environment unless it was activated. The setting stays for the session, so that the model's
     ``predict_udf`` finds its packages, too.
     """
     context = classic_context(spark or session_of())
@@ -280,9 +280,9 @@ def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
 
 @contextlib.contextmanager
 def worker_environment(spark: SparkSession, variables: Mapping[str, str]) -> Iterator[None]:
-    """Give variables to the Python workers of functions that are used for the first time herein.
+    """Set variables for the Python workers of functions first used inside the block.
 
-    Spark keeps workers of other variables apart. Over Spark Connect there is no way to say any.
+    Spark has separate workers for different variables. Over Spark Connect they can't be set.
     """
     context = classic_context(spark)
     if context is None:

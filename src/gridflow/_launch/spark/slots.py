@@ -1,4 +1,4 @@
-"""The slots of a session: how many there are and can be, what takes them, how long to wait."""
+"""The slots of a session: how many there are and can be, what uses them, how long to wait."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ if TYPE_CHECKING:
 
     from gridflow.errors import NotEnoughGpus
 
-    #: From the name of a setting of Spark's and a default to its value.
+    #: From the name of a Spark setting and a default to its value.
     Setting = Callable[[str, str], str]
 
-#: Executors of a young application may still be registering: so long, fewer slots than tasks are no
-#: error yet.
+#: Executors of a young application may still be registering: for this long, having fewer slots than
+#: tasks isn't an error.
 _REGISTRATION_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 4.0
-#: Those that YARN or Kubernetes was asked for, at first or in place of one that died: a node may
-#: have an environment to unpack.
+#: The same for executors requested from YARN or Kubernetes, initially or in place of a dead one: a
+#: node may have to unpack an environment.
 _ASKED_SECONDS: Final = 120.0
 _MOST_EXECUTORS: Final = "spark.dynamicAllocation.maxExecutors"
 _ROOM_SECONDS: Final = 14.0
-#: Over Spark Connect, where nothing can be known: by then tasks come up that have a slot.
+#: Over Spark Connect, where slots are unknown: by then, tasks with a slot have started.
 _A_START_SECONDS: Final = 30.0
 
 
 def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> str:
-    """Return what keeps the tasks of a launch from starting; empty if that can't be told.
+    """Return what keeps the tasks of a launch from starting; empty if unknown.
 
     Parameters
     ----------
     spark : SparkSession
     tag : str
-        Of the launch's own jobs.
+        The tag of the launch's own jobs.
     num_tasks : int
         Slots that the launch needs.
     seconds : float
-        Since its beginning.
+        Seconds since the launch started.
     """
     context = classic_context(spark)
     if context is None:
         if seconds < _A_START_SECONDS:
             return ""
         return (
-            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect there is "
-            f"no way to tell how many are free: see what takes them in the server's Spark UI."
+            f"the job needs {num_tasks} task slots at the same time. Over Spark Connect, gridflow "
+            f"can't tell how many are free: the server's Spark UI shows what uses them."
         )
     tracker = context.statusTracker()
     own = _stages_of(context, tag)
@@ -68,9 +68,9 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
         limit = look_up(_MOST_EXECUTORS, "")
         return (
             f"Spark has {slots} of the {num_tasks} task slots that the job needs, on "
-            f"{registered_executors(spark)} executors, and asks its cluster for more"
-            f"{f', up to {_MOST_EXECUTORS}={limit}' if limit else ''}. They come as the cluster "
-            "has room; another application may have taken it."
+            f"{registered_executors(spark)} executors, and has requested more from its cluster"
+            f"{f', up to {_MOST_EXECUTORS}={limit}' if limit else ''}. They start when the cluster "
+            "has room; other applications may be using it."
         )
     running = {}
     for stage in tracker.getActiveStageIds():
@@ -84,8 +84,8 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
     )
     if at_work:
         return (
-            f"Spark works on the job's own stages ({at_work}): it computes the rows, where there "
-            "are some, and starts the tasks."
+            f"Spark is working on the job's own stages ({at_work}): it computes the rows, if any, "
+            "and starts the tasks."
         )
     others = [
         f"stage {stage} ({info.name}) runs {info.numActiveTasks} of its {info.numTasks} tasks"
@@ -94,18 +94,18 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
     ]
     if others:
         return (
-            f"Spark has {slots} task slots, the job needs {num_tasks} at the same time, and some "
-            f"are taken: {'; '.join(others)}. The tasks start once enough are free."
+            f"Spark has {slots} task slots, and the job needs {num_tasks} at the same time, but "
+            f"some are in use: {'; '.join(others)}. The tasks start once enough are free."
         )
     if slots is not None and slots < num_tasks:
-        return f"Spark has {slots} task slots by now, the job needs {num_tasks} at the same time."
+        return f"Spark has {slots} task slots so far; the job needs {num_tasks} at the same time."
     return ""
 
 
 def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) -> None:
-    """Wait a moment for the executors that come in place of those that were lost.
+    """Wait a moment for the replacements of lost executors.
 
-    Spark looks for the slots of a barrier stage when that is submitted, and again after 15 seconds.
+    Spark checks the slots for a barrier stage when that is submitted, and again after 15 seconds.
     """
     end = time.monotonic() + _ROOM_SECONDS
     has_asked = False
@@ -120,16 +120,16 @@ def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) 
 
 
 def is_dynamic(setting: Setting) -> bool:
-    """Return whether executors come and go; Spark refuses barrier stages then (SPARK-24942).
+    """Return whether dynamic allocation is on; Spark then refuses barrier stages (SPARK-24942).
 
-    A master on this machine alone doesn't know of it.
+    A local master ignores the setting.
     """
     is_here = re.match(r"local($|\[)", setting("spark.master", ""))
     return not is_here and setting("spark.dynamicAllocation.enabled", "false") == "true"
 
 
 def refuse_speculation(setting: Setting) -> None:
-    """Refuse copies of training tasks, which Spark makes of any but those of barrier stages.
+    """Refuse speculative copies of training tasks, which Spark starts except in barrier stages.
 
     Raises
     ------
@@ -138,19 +138,19 @@ def refuse_speculation(setting: Setting) -> None:
     """
     if is_dynamic(setting) and setting("spark.speculation", "false") == "true":
         raise InvalidArgument(
-            "spark.speculation=true would start training tasks twice; turn it off, or turn "
+            "spark.speculation=true would start training tasks twice. Turn it off, or turn "
             "spark.dynamicAllocation.enabled off, as barrier stages are never speculated."
         )
 
 
 def most_executors(setting: Setting) -> int | None:
-    """Return how many executors dynamic allocation can come to; None where nothing limits them."""
+    """Return the maximum number of executors of dynamic allocation; None without a limit."""
     limit = setting(_MOST_EXECUTORS, "")
     return int(limit) if limit.isdigit() else None
 
 
 def most_slots(setting: Setting) -> int | None:
-    """Return how many slots dynamic allocation can come to; None where nothing limits them."""
+    """Return the maximum number of slots of dynamic allocation; None without a limit."""
     cpus = int(setting("spark.task.cpus", "1"))
     limits = []
     executors, each = most_executors(setting), slots_per_executor(setting)
@@ -163,14 +163,14 @@ def most_slots(setting: Setting) -> int | None:
 
 
 def slots_per_executor(setting: Setting) -> int | None:
-    """Return the slots of each executor; None where it takes all cores that its host has."""
+    """Return the slots of each executor; None if it uses all cores of its host."""
     default = "" if setting("spark.master", "").startswith("spark:") else "1"
     cores = setting("spark.executor.cores", default)
     return max(1, int(cores) // int(setting("spark.task.cpus", "1"))) if cores else None
 
 
 def too_few(setting: Setting, tasks: int, slots: int) -> str:
-    """Return what is said of a job that has more tasks than slots can be had."""
+    """Return the message for a job with more tasks than available slots."""
     cpus = setting("spark.task.cpus", "1")
     where = f"{setting('spark.master', 'the cluster')} has {slots} free for it"
     more = "start the application with more executors or cores"
@@ -187,9 +187,9 @@ def too_few(setting: Setting, tasks: int, slots: int) -> str:
 
 
 def slots_asked_for(setting: Setting, per_executor: int) -> int:
-    """Return the slots of the executors that Spark asks its cluster for, again where one dies.
+    """Return the slots of the executors that Spark requests from its cluster, and replaces.
 
-    0 where it asks for none by number, as on a standalone cluster.
+    0 if it doesn't request a number of them, as on a standalone cluster.
 
     Parameters
     ----------
@@ -204,9 +204,9 @@ def slots_asked_for(setting: Setting, per_executor: int) -> int:
 
 
 def promised_slots(setting: Setting, per_executor: int) -> int | None:
-    """Return the slots that an application has by its settings alone; None if they don't tell.
+    """Return the slots that follow from an application's settings alone; None if unknown.
 
-    It is the most that can be said over Spark Connect, whose clients can't ask for executors.
+    More isn't known over Spark Connect, whose clients can't list executors.
 
     Parameters
     ----------
@@ -224,14 +224,14 @@ def promised_slots(setting: Setting, per_executor: int) -> int | None:
 
 
 def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
-    """Return why rows can't be pushed where the job itself takes all slots, else nothing."""
+    """Return why rows can't be pushed if the job itself uses all slots, or an empty string."""
     if slots is None or slots > tasks:
         return ""
     return (
-        f"the job's {tasks} tasks take all {slots} task slots of Spark, so none is left for the "
-        "tasks that push rows into it. Use fewer workers, more executors or cores, or give the "
+        f"the job's {tasks} tasks use all {slots} task slots of Spark, so none is left for the "
+        "tasks that push rows into it. Use fewer workers, more executors or cores, or pass the "
         "rows to run(data=…), which needs no further slot. Without GPUs, "
-        "LaunchOptions(detached=True) gives the job's own slots back once its tasks run."
+        "LaunchOptions(detached=True) releases the job's own slots once its tasks run."
     )
 
 
@@ -254,11 +254,11 @@ def wait_for_slots(
     profile: Any,
     lacks_gpus: Callable[[], NotEnoughGpus | None],
 ) -> int | None:
-    """Return the slots, after giving executors that are still to come their time."""
+    """Return the slots, after waiting for executors that are still starting."""
     if classic_context(spark) is None and not is_dynamic(setting):
         return promised_slots(setting, slots_per_executor(setting) or 1)
     if is_dynamic(setting):
-        # The stage itself makes Spark ask for executors; start_timeout watches over that.
+        # The stage itself makes Spark request executors; start_timeout limits that.
         can_be = most_slots(setting)
         return can_be if can_be is not None and can_be < num_tasks else None
     most = slots_of_master(setting("spark.master", ""), int(setting("spark.task.cpus", "1")))
@@ -266,12 +266,12 @@ def wait_for_slots(
     patience = max(_REGISTRATION_SECONDS - _seconds_up(spark), _SETTLE_SECONDS)
     if asked >= num_tasks:
         patience = max(patience, _ASKED_SECONDS)
-    elif most is not None:  # of a local cluster an executor that died comes again
+    elif most is not None:  # a local cluster restarts an executor that died
         asked, patience = most, max(patience, _REGISTRATION_SECONDS)
     give_up = time.monotonic() + min(patience, start_timeout)
     slots = task_slots(spark, profile)
     if slots is not None and slots < num_tasks:
-        # Some may have been taken back since the last job.
+        # Some may have been removed since the last job.
         ask_for_executors(spark, is_dynamic=False)
     settled = time.monotonic() + _SETTLE_SECONDS
     while slots is not None and (slots < num_tasks or lacks_gpus() is not None):
@@ -279,7 +279,7 @@ def wait_for_slots(
         if (most is not None and most < num_tasks) or now > give_up:
             break
         are_to_come = slots < num_tasks <= asked
-        if slots and now > settled and not are_to_come:  # some came, and no more do
+        if slots and now > settled and not are_to_come:  # some have started, and no more will
             break
         time.sleep(0.1)
         before, slots = slots, task_slots(spark, profile)

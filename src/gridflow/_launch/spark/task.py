@@ -1,4 +1,4 @@
-"""An agent as the body of a Spark task."""
+"""An agent in a Spark task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_task(
     gpu_shares: int,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run the task of this partition, to which ``rows`` go; yields one row when it is over."""
+    """Run the task of this partition with its ``rows``; yield one row at the end."""
     rank = place_of_this_task(places)
     executor, gpus = executor_above(os.getpid()), gpus_of_this_task(gpu_shares)
     agent = Agent(payload, rank, gpus, executor, is_alone=True)
@@ -44,7 +44,7 @@ def run_task(
 def rows_of_this_task(
     rows: RankRows | None, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Iterable[tuple[str, pa.RecordBatch | Segment]]]:
-    """Give what the agent is to spool during the block."""
+    """Yield the rows for the agent to spool."""
     with contextlib.ExitStack() as stack:
         if isinstance(rows, Segments):
             stack.enter_context(deleted_at_last(rows.folder()))
@@ -53,20 +53,20 @@ def rows_of_this_task(
             stack.callback(own.close)
             yield own
             return
-        # A worker that hasn't read all of its input is of no more use to Spark: the next job would
-        # wait until another one has imported what agents need.
+        # Spark can't reuse a worker that hasn't read all of its input: the next job would wait
+        # until another one has imported what agents need.
         for _ in batches:
             pass
         yield ()
 
 
 def place_of_this_task(places: tuple[int, ...]) -> int:
-    """Return which of the places this task has.
+    """Return this task's index.
 
     Raises
     ------
     InvalidArgument
-        There are more or fewer tasks than places.
+        The numbers of tasks and indices differ.
     """
     from pyspark import BarrierTaskContext
 
@@ -84,7 +84,7 @@ def place_of_this_task(places: tuple[int, ...]) -> int:
 
 
 def gpus_of_this_task(gpu_shares: int) -> SparkGpus:
-    """Return what Spark gave to this task."""
+    """Return the GPUs that Spark assigned to this task."""
     gpus = _context().resources().get(GPU)
     return SparkGpus(tuple(gpus.addresses) if gpus is not None else (), gpu_shares)
 
@@ -94,5 +94,5 @@ def _context() -> Any:
 
     context = TaskContext.get()
     if context is None:
-        raise AssertionError("an agent's body runs in a Spark task")
+        raise AssertionError("an agent's body must run in a Spark task")
     return context

@@ -1,7 +1,7 @@
-"""What Spark knows of executors while a launch lasts: which it takes back, and which have come.
+"""Watches Spark's executors during a launch: those being decommissioned, and new ones.
 
-Nothing public tells either as it happens: a listener would need Java to call Python. So it is asked
-for once a second, on the driver, where Spark Connect can't look.
+There is no public notification: a listener would need Java to call Python. So this polls the driver
+once a second, which Spark Connect can't do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOSE_SECONDS: Final = 10.0
 
 
 class ClusterWatch:
-    """Tell a listener of executors that come, and of agents whose executors will go.
+    """Tells a listener about new executors, and about agents whose executors will go.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class ClusterWatch:
     launch : int
     listener : LaunchListener
     is_dynamic : bool
-        Whether executors come while the tasks wait for them.
+        Whether executors can be added while tasks wait for them.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class ClusterWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; returns at once."""
+        """Stop watching; return at once."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Look no more, and wait for the thread."""
+        """Stop watching, and wait for the thread."""
         self.stop()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -61,8 +61,7 @@ class ClusterWatch:
     def _watch(self) -> None:
         from py4j.protocol import Py4JError, Py4JNetworkError
 
-        # Whatever a stopped session answers, if it still has a context: the end of the launch says
-        # what is to be said.
+        # Errors of a stopped session don't matter here: the end of the launch reports them.
         with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):
             while not self._stopped.wait(_LOOK_SECONDS):
                 if self._is_dynamic:
@@ -90,7 +89,7 @@ class ClusterWatch:
 
 
 def leaves(spark: SparkSession, executor: str) -> str | None:
-    """Return in words that Spark takes an executor back; None if it doesn't."""
+    """Return a description if Spark decommissions an executor, otherwise None."""
     scheduler: Any = classic_context(spark)._jsc.sc().taskScheduler()  # noqa: SLF001 (no public way)
     state = scheduler.getExecutorDecommissionState(executor)
     return f"its executor {executor} is being decommissioned" if state.isDefined() else None

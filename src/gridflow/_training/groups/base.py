@@ -1,4 +1,4 @@
-"""What the groups of all backends need: addresses, interfaces, and a strategy's stand-in."""
+"""Shared by the groups of all backends: addresses, interfaces, a stand-in for a strategy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gridflow._spec.cluster import ClusterSpec
     from gridflow._training.process import TaskProcess
 
-#: What torch (gloo) and NCCL read to find the interface that leads to the others.
+#: Read by torch (gloo) and NCCL to choose the interface that leads to the other ranks.
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-#: Between two looks whether somebody listens.
+#: Pause between checks whether a peer is listening.
 _LOOK_SECONDS: Final = 0.01
 _CONNECT_SECONDS: Final = 5.0
 
@@ -47,9 +47,9 @@ def address(cluster: ClusterSpec, rank: int) -> tuple[str, int]:
 
 
 def cores(process: TaskProcess) -> int:
-    """Return how many of this host's cores are this rank's share.
+    """Return this rank's share of the host's cores.
 
-    Ranks wait for one another in each step, so that more threads than cores hold all of them up.
+    Ranks wait for each other in each step, so more threads than cores slow all of them down.
     """
     mine, _ = address(process.cluster_spec, process.rank)
     everybody = [each for role in process.setup.addresses.values() for each in role]
@@ -58,17 +58,17 @@ def cores(process: TaskProcess) -> int:
 
 
 def await_first(process: TaskProcess) -> None:
-    """Wait until the first rank listens, whom all others look for."""
+    """Wait until the first rank, to which all others connect, is listening."""
     if process.rank:
         first = process.cluster_spec.address(process.cluster_spec.ranks[0])
         await_listeners([first], process.spec.start_timeout)
 
 
 def await_listeners(addresses: Iterable[str], seconds: float) -> None:
-    """Wait until peers listen; whoever doesn't in time is left to the backend, which says so.
+    """Wait until peers are listening; the backend reports those that aren't in time.
 
-    A process of gRPC that finds nobody tries again after a whole second, which is half of the
-    start of a group whose processes are forked.
+    A gRPC process that can't connect retries after a whole second, which is half of the startup
+    time of a group of forked processes.
     """
     give_up = time.monotonic() + seconds
     for peer in addresses:
@@ -86,9 +86,9 @@ def await_listeners(addresses: Iterable[str], seconds: float) -> None:
 
 
 def bindable(host: str) -> str:
-    """Return the address to listen on: this process's own, where an interface of it has it.
+    """Return the address to listen on: this process's own, if a local interface has it.
 
-    Behind a translation of addresses none has: then it is all interfaces.
+    Behind network address translation none has it; then all interfaces are used.
     """
     if _interface(host) is not None:
         return host
@@ -96,7 +96,7 @@ def bindable(host: str) -> str:
 
 
 def choose_interface(host: str) -> None:
-    """Let collectives use the interface that has this process's own address."""
+    """Make collectives use the interface that has this process's address."""
     name = _interface(host)
     if name is not None:
         for variable in _INTERFACE_VARIABLES:

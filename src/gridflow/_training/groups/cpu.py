@@ -1,4 +1,4 @@
-"""gridflow's own sums on CPUs, for the ranks of ``multi_worker_mirrored``."""
+"""gridflow's own all-reduce on CPUs, for ``multi_worker_mirrored``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def join(process: TaskProcess) -> Generator[Any, None, None]:
-    """Make the group of all ranks: yields once the others know of this one, then the group.
+    """Create the group of all ranks: yield once this rank is announced, then yield the group.
 
-    The group is None where TensorFlow's own collective operations are to be used.
+    The group is None if TensorFlow's own collective operations are used.
     """
     given = process.training.distribution.communication
     host, _ = base.address(process.cluster_spec, process.rank)
@@ -53,7 +53,7 @@ def _is_wanted(process: TaskProcess) -> bool:
     if has_gpus and implementation == "gridflow":
         raise GridflowError(
             "CommunicationOptions(implementation='gridflow') is for CPUs, and this task has GPUs: "
-            "use 'nccl', or leave the choice to gridflow ('auto')."
+            "use 'nccl', or let gridflow choose ('auto')."
         )
     return not has_gpus
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
 
-#: All leave together; a rank that doesn't come is ended by its agent anyway.
+#: Seconds: all leave together; the agent ends a rank that doesn't.
 _SHUTDOWN_SECONDS: Final = 5
 
 
@@ -40,13 +40,13 @@ def join(process: TaskProcess, timeout: float) -> None:
 
 
 def spread(num_workers: int) -> int:
-    """Let Keras train one model on all devices of all ranks; return how many there are."""
+    """Make Keras train one model on all devices of all ranks; return their number."""
     del num_workers
     import jax
 
     import keras
 
-    # The batches that a rank feeds are its own part of the global ones.
+    # A rank feeds its own part of the global batches.
     distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
     keras.distribution.set_distribution(distribution)
     return int(jax.device_count())
@@ -70,7 +70,7 @@ def gather(content: bytes) -> list[bytes]:
 
 
 def leave() -> None:
-    """Leave the group in good order, at the same time as all others."""
+    """Leave the group cleanly, together with all others."""
     import jax
 
     jax.distributed.shutdown()

@@ -36,7 +36,7 @@ def join(process: TaskProcess, timeout: float) -> None:
         master_listen_fd=listener.detach() if listener is not None else None,
     )
     if torch.cuda.is_available():
-        torch.cuda.set_device(0)  # the process sees the devices of its task alone
+        torch.cuda.set_device(0)  # the process sees only its task's devices
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
         store=store,
@@ -46,12 +46,12 @@ def join(process: TaskProcess, timeout: float) -> None:
 
 
 def spread(num_workers: int) -> int:
-    """Return how many ranks train one model; the patches of Keras do the rest."""
+    """Return the number of ranks; the patches of Keras do the rest."""
     return num_workers
 
 
 def equal_parts() -> None:
-    """Return that ranks needn't have equal batches."""
+    """Return None: ranks may have batches of different sizes."""
 
 
 def gather(content: bytes) -> list[bytes]:
@@ -62,11 +62,11 @@ def gather(content: bytes) -> list[bytes]:
 
 
 def leave() -> None:
-    """Leave nothing: a process that ends leaves the group in good order."""
+    """Do nothing: a process leaves the group cleanly when it exits."""
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listener on the port that the agent holds: torch itself couldn't bind it."""
+    """Return a listener on the port that the agent holds; torch couldn't bind it itself."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

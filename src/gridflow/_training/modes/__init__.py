@@ -1,4 +1,4 @@
-"""How a process trains, by strategy and backend: a module each, with the same functions.
+"""How a process trains, by strategy and backend, in one module each.
 
 =================  ============================================================================
 ``synchronous``    TensorFlow, ranks side by side: ``multi_worker_mirrored``, ``mirrored``, ``none``
@@ -7,7 +7,7 @@
 ``neutral``        JAX and torch
 =================  ============================================================================
 
-Which one it is, is said by the tables of `gridflow._spec.strategies` and `gridflow._spec.backends`.
+The tables in `gridflow._spec.strategies` and `gridflow._spec.backends` choose the mode.
 """
 
 from __future__ import annotations

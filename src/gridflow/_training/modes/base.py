@@ -1,4 +1,4 @@
-"""What all ways to train have in common, and what they are asked."""
+"""The base class of training modes, and the requests they handle."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DatasetRequest:
-    """What ``ctx.dataset`` was asked for.
+    """A request for ``ctx.dataset``.
 
     Attributes
     ----------
     name, batch_size, features, label, sample_weight, shuffle, seed, tail, function, prefetch
-        As for ``ctx.dataset``, in its order.
+        As in ``ctx.dataset``, in the same order.
     rows, own_rows : sequence of int
-        Of each rank that has rows: all, and those that no other rank has lent.
+        Row counts by rank: all, and those without borrowed rows.
     gathered : SpoolReader or None
-        Rows of all ranks, to be read once each in place of this rank's.
+        Rows of all ranks, to be read once each instead of this rank's.
     files : FileReader or None
-        What reads this rank's rows, where they aren't fed.
+        Reads this rank's rows, if they aren't fed.
     """
 
     name: str
@@ -56,7 +56,7 @@ class DatasetRequest:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Which columns become what."""
+        """Which columns become features, labels and weights."""
         return {
             "features": self.features,
             "label": self.label,
@@ -75,7 +75,7 @@ class DatasetRequest:
         return self.gathered or self.files or process.spool(self.name)
 
     def options(self, process: TaskProcess) -> dict[str, Any]:
-        """Return how the rows of this rank become batches, and who is told of it."""
+        """Return how the rows of this rank become batches, and where that is reported."""
         from gridflow._feed.plan.counter import EpochCounter
         from gridflow._feed.plan.epochs import steps_for
         from gridflow._feed.plan.grants import FixedGrant
@@ -103,12 +103,12 @@ class DatasetRequest:
 
     @property
     def ahead(self) -> int:
-        """How many batches tf.data makes ahead."""
+        """How many batches tf.data prefetches."""
         return 2 if self.prefetch is None else whole_number("prefetch", self.prefetch, 0)
 
 
 class Trainer(Protocol):
-    """What trains and evaluates a model for ``ctx.fit`` and ``ctx.evaluate``."""
+    """Trains and evaluates a model for ``ctx.fit`` and ``ctx.evaluate``."""
 
     def fit(
         self,
@@ -144,7 +144,7 @@ class Mode(ABC):
 
     @property
     def strategy(self) -> Any:
-        """What ``ctx.strategy`` is, made when first used."""
+        """The value of ``ctx.strategy``, created on first use."""
         with self._lock:
             if self._strategy is None:
                 self._strategy = self.make_strategy()
@@ -152,45 +152,45 @@ class Mode(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Do what comes before the user's function: all ranks may wait for one another here."""
+        """Prepare for the user's function; all ranks may wait for each other here."""
 
     @abstractmethod
     def make_strategy(self) -> Any:
-        """Return a new strategy; what it needs of the cluster is in the environment."""
+        """Return a new strategy, which finds the cluster in the environment."""
 
     @abstractmethod
     def dataset(self, request: DatasetRequest) -> Any:
-        """Return what ``ctx.dataset`` was asked for, in the form that its ``fit`` takes."""
+        """Return the requested dataset in the form that ``fit`` takes here."""
 
     def early_strategy(self) -> Any:
-        """Return the strategy whose ``fit`` can begin before all rows have arrived."""
+        """Return the strategy, if its ``fit`` can start before all rows have arrived."""
         raise InvalidArgument(
-            f"start='early' isn't there for {self._where} with "
-            f"backend={self._process.training.backend!r}: it has to know how many rows there are "
-            "before it trains. Use start='complete'."
+            f"start='early' isn't available for {self._where} with "
+            f"backend={self._process.training.backend!r}: the number of rows must be known before "
+            "training. Use start='complete'."
         )
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
-        """Return what makes a dataset of rows that are pushed, with so many batches ahead.
+        """Return a function that makes a dataset of pushed rows, given a source and a prefetch.
 
         Parameters
         ----------
         together : bool
-            Whether the ranks make equal steps on them.
+            Whether the ranks run equal steps.
         """
         del together
         raise InvalidArgument(
-            f"ctx.stream() isn't there for {self._where}: the function has no rows of its own "
+            f"ctx.stream() isn't available for {self._where}: the function has no rows of its own "
             "there. Use strategy='multi_worker_mirrored' or 'none'."
         )
 
     @abstractmethod
     def gather(self, content: bytes) -> list[bytes]:
-        """Return the bytes of all ranks that train one model; all of them call it."""
+        """Return the bytes of all ranks that train one model; all of them must call it."""
 
     @abstractmethod
     def trainer(self, model: Any) -> Trainer:
-        """Return what ``ctx.fit`` and ``ctx.evaluate`` use for a model."""
+        """Return the trainer that ``ctx.fit`` and ``ctx.evaluate`` use for a model."""
 
     @abstractmethod
     def end(self) -> None:
@@ -198,17 +198,17 @@ class Mode(ABC):
 
     @property
     def coordinator(self) -> Any:
-        """The ``ClusterCoordinator``, where there is one."""
+        """The ``ClusterCoordinator``, if there is one."""
         raise GridflowError(
-            "ctx.coordinator belongs to the chief of strategy='parameter_server'; this is "
+            "ctx.coordinator is only for the chief of strategy='parameter_server'; this is "
             f"{self._where}."
         )
 
     def server(self, config: Any) -> Any:
-        """Return this task's ``tf.distribute.Server``, where a program has one of its own."""
+        """Return this task's ``tf.distribute.Server``, if programs have their own."""
         del config
         raise GridflowError(
-            "ctx.server() is for the cluster's tasks under strategy='server'; this is "
+            "ctx.server() is only for the cluster's tasks under strategy='server'; this is "
             f"{self._where}."
         )
 

@@ -1,4 +1,4 @@
-"""TensorFlow, with servers, roles and sessions that the user's own program uses as it likes."""
+"""TensorFlow servers, roles and sessions for the user's own program."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Classic(Synchronous):
     _server: Any = None
 
     def begin(self) -> None:
-        """Let a task that joins its server say so."""
+        """Make a task that joins its server announce it."""
         super().begin()
         tensorflow_server.announce_joins(self._process.channel, self._process.inbox)
 
     def server(self, config: Any) -> Any:
-        """Return this task's server, started when first asked for."""
+        """Return this task's server, started on first use."""
         process = self._process
         if process.is_evaluator:
             return super().server(config)

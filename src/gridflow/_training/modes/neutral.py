@@ -1,4 +1,4 @@
-"""Keras 3 on JAX or torch, by what Keras itself knows on all of its backends."""
+"""Keras 3 on JAX or torch, through the interfaces Keras has on all backends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Neutral(Mode):
-    """One model on all ranks of a group of the backend's own, or one on each rank."""
+    """One model on all ranks, in a group of the backend, or one model on each rank."""
 
     def __init__(self, process: TaskProcess) -> None:
         super().__init__(process)
@@ -32,9 +32,9 @@ class Neutral(Mode):
         self.strategy  # noqa: B018 (made now)
 
     def make_strategy(self) -> base.SynchronousStrategy:
-        """Return what stands for a strategy. Imports Keras.
+        """Return the stand-in for a strategy. Imports Keras.
 
-        With ``strategy="none"`` and with a single worker there is nobody to wait for.
+        With ``strategy="none"`` and with a single worker there is no group to join.
         """
         process = self._process
         together = process.facts.exchanges_gradients
@@ -42,7 +42,7 @@ class Neutral(Mode):
             base.choose_interface(base.address(process.cluster_spec, process.rank)[0])
             base.await_first(process)
             self._group.join(process, process.spec.start_timeout)
-        # All ranks alike: nobody sends initial weights to the others.
+        # The same on all ranks: initial weights aren't sent.
         seed = process.training.seed
         if seed is None:
             seed = zlib.crc32(process.setup.job.encode())
@@ -56,9 +56,8 @@ class Neutral(Mode):
         process = self._process
         if request.prefetch is not None:
             raise InvalidArgument(
-                f"prefetch={request.prefetch} is for tf.data; under "
-                f"backend={process.training.backend!r} batches are made when they are asked for. "
-                "Leave it out."
+                f"prefetch={request.prefetch} is for tf.data; with "
+                f"backend={process.training.backend!r} batches are made on demand. Leave it out."
             )
         reader, options = request.reader(process), request.options(process)
         if request.gathered is not None:
@@ -73,13 +72,12 @@ class Neutral(Mode):
         )
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
-        """Return what makes an iterator over numpy arrays, for ranks that train alone."""
+        """Return a function that makes an iterator over arrays, for ranks that train alone."""
         if together:
             raise InvalidArgument(
-                f"ctx.stream() under backend={self._process.training.backend!r} is for "
-                "strategy='none': Keras has to know how many rows there are before ranks train "
-                "one model on them. "
-                "Use backend='tensorflow', or ctx.dataset()."
+                f"ctx.stream() with backend={self._process.training.backend!r} needs "
+                "strategy='none': to train one model on several ranks, Keras must know the number "
+                "of rows. Use backend='tensorflow', or ctx.dataset()."
             )
         return lambda source, _: (source.numpy_batches(), source)
 
@@ -89,7 +87,7 @@ class Neutral(Mode):
         return found
 
     def trainer(self, model: Any) -> PlainTrainer:
-        """Return what calls the model's own methods."""
+        """Return a trainer that calls the model's own methods."""
         return PlainTrainer(model)
 
     def end(self) -> None:
@@ -98,7 +96,7 @@ class Neutral(Mode):
 
 
 class PlainTrainer:
-    """Calls ``model.fit`` and ``model.evaluate``, which work here.
+    """Calls ``model.fit`` and ``model.evaluate``.
 
     Parameters
     ----------

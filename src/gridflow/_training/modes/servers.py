@@ -1,4 +1,4 @@
-"""TensorFlow, over parameter servers: a chief hands steps out, workers make them side by side."""
+"""TensorFlow with parameter servers: a chief schedules steps, workers run them in parallel."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Servers(Synchronous):
-    """The chief, and an evaluator beside it; workers and parameter servers run no Python."""
+    """For the chief and an evaluator; workers and parameter servers run no Python."""
 
     _coordinator: Any = None
 
     def make_strategy(self) -> Any:
-        """Return a ``ParameterServerStrategy``, whose updates of a variable don't mix."""
+        """Return a ``ParameterServerStrategy`` whose updates of a variable don't interleave."""
         process = self._process
         if process.is_evaluator:
             return super().make_strategy()
@@ -44,7 +44,7 @@ class Servers(Synchronous):
 
     @property
     def coordinator(self) -> Any:
-        """The chief's ``ClusterCoordinator``, made when first used."""
+        """The chief's ``ClusterCoordinator``, created on first use."""
         if not self._process.is_chief:
             return super().coordinator
         with self._lock:
@@ -55,11 +55,11 @@ class Servers(Synchronous):
             return self._coordinator
 
     def early_strategy(self) -> Any:
-        """Refuse: workers read their rows without end, inside of TensorFlow's servers."""
+        """Raise an error: workers loop over their rows inside TensorFlow's servers."""
         return Mode.early_strategy(self)
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
-        """Return what makes rows that the chief deals out to the workers by ``ctx.fit``."""
+        """Return a function that makes rows for ``ctx.fit``, whose chief distributes them."""
         if not self._process.is_chief:
             return Mode.streams(self, together=together)
         from gridflow._keras.servers.pushed import PushedRows
@@ -71,7 +71,7 @@ class Servers(Synchronous):
         return make
 
     def dataset(self, request: DatasetRequest) -> Any:
-        """Return a function that makes such a dataset in a worker's server."""
+        """Return a function that creates the dataset in a worker's server."""
         from gridflow._feed.store.records import decode_specs
         from gridflow._keras.servers import data
 
@@ -90,7 +90,7 @@ class Servers(Synchronous):
         )
 
     def trainer(self, model: Any) -> ServerTrainer:
-        """Return what hands out the steps of a model."""
+        """Return the trainer that schedules the steps of a model."""
         from gridflow._keras.servers.fit import ServerTrainer
 
         process = self._process

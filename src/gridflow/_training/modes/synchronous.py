@@ -1,4 +1,4 @@
-"""TensorFlow, all ranks side by side: one model on all of them, or one on each."""
+"""TensorFlow on equal ranks: one model on all of them, or one on each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Synchronous(Mode):
-    """Strategies by which each rank calls ``model.fit`` itself."""
+    """Strategies in which each rank calls ``model.fit`` itself."""
 
     def begin(self) -> None:
-        """Limit the memory of the GPUs, and make a strategy that all ranks wait for."""
+        """Limit GPU memory, and create a strategy for which all ranks wait."""
         process = self._process
         devices.limit_memory(process.setup.gpu_memory)
         if process.trains and process.facts.is_made_together:
@@ -31,11 +31,11 @@ class Synchronous(Mode):
         if process.training.seed is not None:
             import keras
 
-            # Of Python, numpy, TensorFlow and Keras; tf_keras draws from Python's generator.
+            # Seeds Python, numpy, TensorFlow and Keras; tf_keras uses Python's generator.
             keras.utils.set_random_seed(process.training.seed)
 
     def make_strategy(self) -> Any:
-        """Return the strategy; an evaluator, which trains alone, has TensorFlow's default one."""
+        """Return the strategy; an evaluator runs alone and has TensorFlow's default one."""
         import tensorflow as tf
 
         from gridflow._keras.patches.hooks import untuned
@@ -60,7 +60,7 @@ class Synchronous(Mode):
         process = self._process
         cpu.share_cores(process)
         steps = cpu.join(process)
-        next(steps)  # the others hear of this rank while the strategy is made
+        next(steps)  # announces this rank while the strategy is created
         groups.await_first(process)
         given = process.training.distribution.communication
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -85,11 +85,11 @@ class Synchronous(Mode):
         )
 
     def early_strategy(self) -> Any:
-        """Return the strategy: Keras 3 asks for each step here."""
+        """Return the strategy: Keras 3 asks for each step."""
         return self.strategy
 
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
-        """Return what makes a ``tf.data.Dataset``, or the strategy's own."""
+        """Return a function that makes a ``tf.data.Dataset``, or the strategy's own dataset."""
         del together
         from gridflow._feed.dataset.stream import distribute
         from gridflow._keras.patches.hooks import position
@@ -100,21 +100,21 @@ class Synchronous(Mode):
         return partial(distribute, self.strategy)
 
     def gather(self, content: bytes) -> list[bytes]:
-        """Return the bytes of all ranks, by the collectives of their strategy."""
+        """Return the bytes of all ranks, using the strategy's collective operations."""
         from gridflow._feed import allgather
 
         return allgather.with_tensorflow(self.strategy, content)
 
     def trainer(self, model: Any) -> Trainer:
-        """Refuse: ``model.fit`` works here."""
+        """Raise an error: ``model.fit`` works here."""
         del model
         raise GridflowError(
-            "ctx.fit and ctx.evaluate are for strategy='parameter_server'; under "
+            "ctx.fit and ctx.evaluate are for strategy='parameter_server'; with "
             f"strategy={self._process.facts.name!r} use model.fit and model.evaluate."
         )
 
     def end(self) -> None:
-        """Leave nothing: a process that ends leaves TensorFlow's group in good order."""
+        """Do nothing: a process leaves TensorFlow's group cleanly when it exits."""
 
 
 MODE = Synchronous

@@ -65,7 +65,7 @@ class Child:
                     preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
                 )
             except FileNotFoundError:
-                self.trouble = f"there is no program {words[0]!r}, here or on the PATH"
+                self.trouble = f"no program {words[0]!r} here or on the PATH"
                 return Exit.NOT_FOUND
             except OSError as error:
                 self.trouble = f"{words[0]!r} can't be run: {error.strerror}"

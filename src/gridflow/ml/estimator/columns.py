@@ -1,8 +1,8 @@
-"""Which columns belong to which inputs and outputs of a model. Pure.
+"""Maps columns to the inputs and outputs of a model. Pure.
 
-What ``featuresCol`` and ``labelCol`` take becomes the forms of `gridflow._feed.selection`, once the
-model's inputs and outputs are known: the same in the workers, which train, and in the driver,
-which predicts.
+The values of ``featuresCol`` and ``labelCol`` are converted to the forms of
+`gridflow._feed.selection` once the model's inputs and outputs are known, in the same way in the
+workers, which train, and in the driver, which predicts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-#: A column, or several that lie beside one another.
+#: A column, or several stacked ones.
 Place = str | list[str]
-#: What `gridflow.predict_udf` calls the input of a subclassed model that has one.
+#: The name that `gridflow.predict_udf` gives to the single input of a subclassed model.
 ONLY_INPUT = "input"
 
 
 def checked_form(value: Any) -> Any:
-    """Return what ``featuresCol`` or ``labelCol`` was given, of plain lists and dicts.
+    """Return the value of ``featuresCol`` or ``labelCol`` as plain lists and dicts.
 
     Raises
     ------
     TypeError
-        It is none of the forms.
+        It has none of the allowed forms.
     """
     if isinstance(value, str) and value:
         return value
@@ -49,7 +49,7 @@ def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
     Parameters
     ----------
     form
-        What `checked_form` returned.
+        The result of `checked_form`.
     names : sequence of str
         The model's inputs or outputs; at least one.
     what : {'input', 'output'}
@@ -57,7 +57,7 @@ def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
     Raises
     ------
     InvalidArgument
-        The form doesn't fit them.
+        The form doesn't match them.
     """
     listed = ", ".join(map(repr, names))
     if isinstance(form, Mapping):
@@ -90,14 +90,14 @@ def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
 
 
 def feeding_form(form: Any, names: Sequence[str] | None, what: str) -> Any:
-    """Return what ``ctx.dataset`` takes for it.
+    """Return the corresponding argument of ``ctx.dataset``.
 
     Parameters
     ----------
     form, what
         As for `arranged`.
     names : sequence of str, optional
-        None or empty: the model doesn't declare them, and gets a dict by columns' names of a list.
+        None or empty if the model doesn't declare them; then a list becomes a dict by column name.
     """
     if not names:
         return form
@@ -109,7 +109,7 @@ def feeding_form(form: Any, names: Sequence[str] | None, what: str) -> Any:
 
 
 def undeclared(form: Any) -> dict[str, Place]:
-    """Return the columns of each input of a model that doesn't declare them, as it was trained."""
+    """Return the columns of each input of a model that doesn't declare them, as in training."""
     if isinstance(form, Mapping):
         return dict(form)
     if isinstance(form, str) or len(form) == 1:
@@ -118,12 +118,12 @@ def undeclared(form: Any) -> dict[str, Place]:
 
 
 def check(available: Sequence[str], columns: Collection[str], param: str) -> None:
-    """Refuse columns that a DataFrame hasn't got, or has twice.
+    """Reject columns that a DataFrame doesn't have, or has twice.
 
     Raises
     ------
     SchemaError
-        With the columns that there are.
+        Lists the existing columns.
     """
     for column in columns:
         times = available.count(column)

@@ -142,7 +142,7 @@ class KerasEstimator(
     >>> fitted.transform(df).select("y", "prediction").show()  # doctest: +SKIP
     """
 
-    #: Whether it was read from a folder.
+    #: Whether it was loaded from a folder.
     isLoaded = False  # noqa: N815 (as Spark writes attributes)
 
     def __init__(
@@ -180,7 +180,7 @@ class KerasEstimator(
         self.setParams(**given)
 
     def setParams(self, **params: Any) -> KerasEstimator:  # noqa: N802 (Spark's name)
-        """Set several Params by name; those that are None are left alone.
+        """Set several Params by name; None leaves a Param unchanged.
 
         Raises
         ------
@@ -197,7 +197,7 @@ class KerasEstimator(
         return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def getModel(self) -> Any:  # noqa: N802 (Spark's name)
-        """Return the value of `model`; of a loaded one, read by `customObjects` and `safeMode`."""
+        """Return `model`; a loaded estimator reads it with `customObjects` and `safeMode`."""
         model = self.getOrDefault("model")
         if not isinstance(model, keras_objects.ModelFile):
             return model
@@ -210,8 +210,8 @@ class KerasEstimator(
         Raises
         ------
         InvalidArgument
-            They lower the safe mode of an estimator that was loaded. The grid of a
-            ``CrossValidator`` is loaded with it, so only `setSafeMode` counts for one.
+            They turn off the safe mode of a loaded estimator. The grid of a ``CrossValidator`` is
+            loaded with it, so only `setSafeMode` counts for it.
         """
         lowers = self.isLoaded and not (extra or {}).get(self.safeMode, True)
         if lowers and self.getOrDefault("safeMode"):
@@ -223,12 +223,12 @@ class KerasEstimator(
         return super().copy(extra)  # type: ignore[arg-type]
 
     def write(self) -> persistence.ParamsWriter:
-        """Return what saves it: ``est.write().overwrite().save(path)``."""
+        """Return a writer: ``est.write().overwrite().save(path)``."""
         return persistence.EstimatorWriter(self)
 
     @classmethod
     def read(cls) -> persistence.EstimatorReader[KerasEstimator]:
-        """Return what loads it: ``KerasEstimator.read().load(path)``."""
+        """Return a reader: ``KerasEstimator.read().load(path)``."""
         return persistence.EstimatorReader(cls)
 
     # ---------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class KerasEstimator(
         return self._copyValues(fitted._resetUid(self.uid))  # noqa: SLF001 (as Spark's own do)
 
     def _data(self, dataset: DataFrame) -> dict[str, DataFrame]:
-        """Return the rows to train on and to validate with, of the columns that are needed."""
+        """Return the rows for training and validation, with the needed columns."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import BooleanType
 
@@ -306,7 +306,7 @@ class KerasEstimator(
         if "roles" in options:
             del known["num_workers"], known["gpus"]
         if known["checkpoint_dir"] is not None:
-            # Not by Path, which would make one slash of the two behind a scheme.
+            # Not with Path, which would merge the two slashes after a scheme.
             folder = str(known["checkpoint_dir"]).rstrip("/")
             known["checkpoint_dir"] = f"{folder}/{self._fit_name(dataset)}"
         refuse_moved(options)
@@ -369,7 +369,7 @@ class KerasEstimator(
         )
 
     def _fit_name(self, dataset: DataFrame) -> str:
-        """Return the same for the same Params and rows, as far as Spark can tell."""
+        """Return a name that is the same for the same Params and rows, as far as Spark knows."""
         params = {
             param.name: persistence.fingerprint(value)
             for param, value in self.extractParamMap().items()
@@ -380,9 +380,9 @@ class KerasEstimator(
 
 
 def _single_precision(dataset: DataFrame, name: str) -> Column:
-    """Return a column, doubles as floats: as Keras makes them of arrays that it is given.
+    """Return a column with doubles as floats, like Keras's conversion of arrays.
 
-    Functions of one's own, losses say, would meet two types otherwise, labels' and predictions'.
+    Otherwise custom functions such as losses would get different types for labels and predictions.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, DoubleType, FloatType

@@ -1,6 +1,6 @@
-"""Optimizers, losses, metrics and models of Keras, as what can be sent, saved and made again.
+"""Keras optimizers, losses, metrics and models in a form that can be sent, saved and restored.
 
-The driver needs no Keras for them, unless the user has made objects of it there.
+The driver needs Keras only if the user has created Keras objects there.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class ModelFile:
 
     @classmethod
     def at(cls, header: Mapping[str, Any], path: Path) -> ModelFile:
-        """Return a ``.keras`` file; nothing of what is in it is made here.
+        """Return a ``.keras`` file without loading it.
 
         Raises
         ------
         GridflowError
-            It is none.
+            It isn't a ``.keras`` file.
         """
         try:
             with zipfile.ZipFile(path) as archive:
@@ -85,19 +85,19 @@ class ModelFile:
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether a model of either flavour knows how to train."""
+    """Return whether a model of either flavour is compiled."""
     return getattr(model, "optimizer", None) is not None
 
 
 def is_model(value: object) -> bool:
-    """Return whether it is a model of either flavour of Keras."""
+    """Return whether this is a Keras model of either flavour."""
     return results.flavour_of(value) is not None
 
 
 def described(value: Any) -> Any:
-    """Return Keras's own objects as the dicts that Keras makes them of, wherever they stand.
+    """Convert Keras's own objects to their config dicts, at any depth.
 
-    What is left as it is: names, functions, and objects of classes of one's own.
+    Names, functions and objects of custom classes are unchanged.
     """
     if isinstance(value, Mapping):
         return {name: described(each) for name, each in value.items()}
@@ -110,7 +110,7 @@ def described(value: Any) -> Any:
 
 
 def own_classes(value: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the same with objects of one's own classes as dicts; and these classes by name."""
+    """Convert objects of custom classes to dicts, too; return them and these classes by name."""
     if isinstance(value, Mapping):
         pairs = {name: own_classes(each) for name, each in value.items()}
         found = {name: kind for _, kinds in pairs.values() for name, kind in kinds.items()}
@@ -126,7 +126,7 @@ def own_classes(value: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def revived(value: Any, package: Any, custom_objects: Mapping[str, Any]) -> Any:
-    """Return the objects of dicts that `described` or `own_classes` made."""
+    """Restore the objects from dicts of `described` or `own_classes`."""
     if isinstance(value, Mapping):
         if "class_name" in value and "config" in value:
             return package.saving.deserialize_keras_object(
@@ -139,12 +139,12 @@ def revived(value: Any, package: Any, custom_objects: Mapping[str, Any]) -> Any:
 
 
 def flavour_package(model: Any) -> Any:
-    """Return ``keras`` or ``tf_keras``, whichever a model is of.
+    """Return the package of a model, ``keras`` or ``tf_keras``.
 
     Raises
     ------
     GridflowError
-        It is no model.
+        It isn't a model.
     """
     flavour = results.flavour_of(model)
     if flavour is None:
@@ -160,13 +160,13 @@ def compile_with(
     learning_rate: float | None,
     custom_objects: Mapping[str, Any],
 ) -> None:
-    """Compile a model with what is given; the rest stays as it was compiled with.
+    """Compile a model with the given arguments; others stay as compiled before.
 
     Parameters
     ----------
     model
     given : mapping
-        ``optimizer``, ``loss`` and ``metrics``, those that are.
+        Any of ``optimizer``, ``loss`` and ``metrics``.
     learning_rate : float, optional
         Of the optimizer, whichever it is.
     custom_objects : mapping
@@ -204,14 +204,14 @@ NOT_COMPILED: Final = (
 
 
 def returned_by(function: Callable[[], Any]) -> Any:
-    """Return the model that a user's function makes."""
+    """Return the model created by a user's function."""
     model = function()
     flavour_package(model)
     return model
 
 
 def _package_of(value: Any) -> Any:
-    """Return the flavour of Keras that an optimizer, loss or metric is of, None of others."""
+    """Return the Keras package of an optimizer, loss or metric, or None."""
     for flavour in results.FLAVOURS:
         package = sys.modules.get(flavour)
         for module, name in _KINDS if package is not None else ():

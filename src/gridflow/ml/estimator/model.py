@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @with_accessors
 class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
-    """A Keras model as a stage of Spark ML; `KerasEstimator.fit` makes it.
+    """A Keras model as a stage of Spark ML, returned by `KerasEstimator.fit`.
 
-    ``transform`` keeps all columns and adds the predictions, on streams as well. It is saved with
-    its ``.keras`` file, alone or within a ``PipelineModel``, on any file system of Spark.
+    ``transform`` keeps all columns and adds the predictions, also on streams. It is saved with its
+    ``.keras`` file, alone or within a ``PipelineModel``, on any file system that Spark supports.
 
     Attributes
     ----------
     trainedModel : TrainedModel
-        The Keras model: ``fitted.trainedModel.load()`` gives it itself, ``save(path)`` its file.
+        The Keras model: ``fitted.trainedModel.load()`` loads it, ``save(path)`` copies its file.
     hasSummary : bool
     summary : KerasTrainingSummary
         History and ledger of the fit, and their ``plot()``; saved and loaded with the model.
@@ -56,19 +56,19 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         Raises
         ------
         RuntimeError
-            Nothing, as with Spark's models.
+            There is no summary, as in Spark's models.
         """
         if self._summary is None:
             raise RuntimeError("No training summary available for this KerasModel")
         return self._summary
 
     def write(self) -> persistence.ParamsWriter:
-        """Return what saves it: ``model.write().overwrite().save(path)``."""
+        """Return a writer: ``model.write().overwrite().save(path)``."""
         return persistence.ModelWriter(self)
 
     @classmethod
     def read(cls) -> persistence.ModelReader[KerasModel]:
-        """Return what loads it: ``KerasModel.read().load(path)``."""
+        """Return a reader: ``KerasModel.read().load(path)``."""
         return persistence.ModelReader(cls)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -100,7 +100,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         return self._with_outputs(dataset, predicted, names)
 
     def _output_columns(self, outputs: list[str]) -> dict[str, str]:
-        """Return the column of each output; all in one as a struct where one name is given."""
+        """Return the column of each output; a single name stands for a struct of all."""
         form = self.getOrDefault("predictionCol")
         if self._classifies and (len(outputs) > 1 or not isinstance(form, str)):
             raise InvalidArgument(
@@ -185,7 +185,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         return rows.withColumns(added).drop(_HIDDEN)
 
 
-#: Where predictions lie until they have become the columns that are asked for.
+#: Temporary column of predictions, before they become the requested columns.
 _HIDDEN = "__gridflow_predicted"
 _UNEVEN = "columns that become one input have arrays of different lengths in a row: "
 
@@ -200,7 +200,7 @@ def _evaluable(column: Column, kind: Any) -> Column:
 def _input(
     dataset: DataFrame, place: columns.Place, name: str = "", shape: shapes.Shape = ()
 ) -> Column:
-    """Return one column, or several side by side as an array.
+    """Return one column, or several as an array.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _input(
         column = f.col(quoted(name))
         if not is_vector(dataset.schema[name].dataType):
             return column
-        # vector_to_array refuses a null; as a null array it meets the rule of predict_udf.
+        # vector_to_array rejects nulls; as a null array they are handled by predict_udf's rule.
         return f.when(column.isNotNull(), vector_to_array(column, "float32"))
 
     if isinstance(place, str):
@@ -280,7 +280,7 @@ def _last_axis(parts: list[Column]) -> Column:
 
 
 def _assembled_size(dataset: DataFrame, place: columns.Place) -> int | None:
-    """Return the length of vectors, where Spark ML's VectorAssembler and the like have noted it."""
+    """Return the length of vectors, if it is in the column's metadata (VectorAssembler)."""
     if not isinstance(place, str):
         return None
     noted = dataset.schema[place].metadata.get("ml_attr", {}).get("num_attrs")

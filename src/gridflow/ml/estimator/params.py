@@ -19,7 +19,7 @@ C = TypeVar("C", bound=type)
 
 
 def with_accessors(kind: C) -> C:
-    """Give a class ``getX`` and ``setX`` for each of its Params, as those of Spark have them."""
+    """Add ``getX`` and ``setX`` for each Param of a class, as in Spark."""
     for name in dir(kind):
         param = getattr(kind, name)
         if isinstance(param, Param):
@@ -48,12 +48,12 @@ def _setter(name: str) -> Callable[..., Any]:
             return self
         return self._set(**{name: value})
 
-    set_value.__doc__ = f"Set `{name}`, or take its value back by None; return this object."
+    set_value.__doc__ = f"Set `{name}`; None resets it. Returns this object."
     return set_value
 
 
 def _plain_number(value: Any) -> Any:
-    """Return a number of numpy's as Python's: Spark's converters know few of them."""
+    """Convert a numpy number to Python's: Spark's converters support few of them."""
     return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
 
 
@@ -89,7 +89,7 @@ def _column(value: Any) -> str:
 
 
 def _prediction(value: Any) -> Any:
-    """Return one name, or names by output, or in the order of the outputs."""
+    """Return one name, names by output, or names in the order of the outputs."""
     form = columns.checked_form(value)
     places = [form] if isinstance(form, str) else form
     named = list(places.values()) if isinstance(places, Mapping) else list(places)
@@ -112,8 +112,8 @@ def _model(value: Any) -> Any:
         inspect.signature(value).bind()
     except TypeError as error:
         raise TypeError(
-            f"the function takes no arguments, as the workers call it without any: {error}. "
-            "functools.partial fills some in."
+            f"the workers call the function without arguments: {error}. Use functools.partial to "
+            "fill them in."
         ) from error
     except ValueError:  # some callables written in C have no signature
         pass
@@ -176,7 +176,7 @@ def _param(name: str, doc: str, convert: Callable[[Any], Any]) -> Any:
 
 
 class PredictionParams(Params):
-    """What both have: where the features are, and where predictions go."""
+    """Params of both: the columns of features and predictions."""
 
     featuresCol = _param(  # noqa: N815 (Spark's way to write Params, here and below)
         "featuresCol",
@@ -208,22 +208,22 @@ class PredictionParams(Params):
     )
     threshold = _param(
         "threshold",
-        "of a classifier with one output number: above it the class is 1.0",
+        "for a classifier with one output number: above it the class is 1.0",
         _number("threshold"),
     )
     customObjects = _param(  # noqa: N815
         "customObjects",
-        "classes and functions of your own by name, that the model is read with",
+        "custom classes and functions by name, for loading the model",
         _custom_objects,
     )
     safeMode = _param(  # noqa: N815
         "safeMode",
-        "refuse a model that brings Python code of its own, such as that of a Lambda layer",
+        "reject a model that contains Python code, such as a Lambda layer",
         TypeConverters.toBoolean,
     )
     predictBatchSize = _param(  # noqa: N815
         "predictBatchSize",
-        "rows that the model is given at once in transform",
+        "maximum rows per call of the model in transform",
         _whole("predictBatchSize", 1),
     )
 
@@ -239,7 +239,7 @@ class PredictionParams(Params):
         )
 
     def given(self, name: str) -> Any:
-        """Return the value of a Param; None where there is neither one nor a default."""
+        """Return the value of a Param; None if it has neither a value nor a default."""
         return self.getOrDefault(name) if self.isDefined(name) else None
 
     @property
@@ -248,7 +248,7 @@ class PredictionParams(Params):
 
 
 class EstimatorParams(PredictionParams):
-    """What an estimator has besides."""
+    """Further Params of an estimator."""
 
     model = _param(
         "model", "a Keras model, compiled or not, or a function without arguments", _model
@@ -256,21 +256,21 @@ class EstimatorParams(PredictionParams):
     weightCol = _param("weightCol", "column of the rows' weights", _column)  # noqa: N815
     validationIndicatorCol = _param(  # noqa: N815
         "validationIndicatorCol",
-        "boolean column: rows where it is true are validated with, not trained on",
+        "boolean column: rows where it is true are used for validation, not for training",
         _column,
     )
     numWorkers = _param(  # noqa: N815
-        "numWorkers", "tasks that train, each in a process of its own", _whole("numWorkers", 1)
+        "numWorkers", "number of training tasks, each in its own process", _whole("numWorkers", 1)
     )
-    epochs = _param("epochs", "how often all rows are trained on", _whole("epochs", 1))
+    epochs = _param("epochs", "number of passes over all rows", _whole("epochs", 1))
     batchSize = _param(  # noqa: N815
-        "batchSize", "rows per worker and step, at most", _whole("batchSize", 1)
+        "batchSize", "maximum rows per worker and step", _whole("batchSize", 1)
     )
-    shuffle = _param("shuffle", "shuffle anew in each epoch", TypeConverters.toBoolean)
-    seed = _param("seed", "of initial weights, shuffling, dropout", _whole("seed", 0))
+    shuffle = _param("shuffle", "whether to reshuffle in each epoch", TypeConverters.toBoolean)
+    seed = _param("seed", "seed of initial weights, shuffling and dropout", _whole("seed", 0))
     optimizer = _param("optimizer", "name, config or object of Keras", _described)
     learningRate = _param(  # noqa: N815
-        "learningRate", "of the optimizer, whichever it is", _number("learningRate", positive=True)
+        "learningRate", "learning rate of any optimizer", _number("learningRate", positive=True)
     )
     loss = _param("loss", "name, config, object or function; or one for each output", _described)
     metrics = _param("metrics", "list of metrics, or a dict by output", _metrics)
@@ -279,13 +279,13 @@ class EstimatorParams(PredictionParams):
     )
     checkpointDir = _param(  # noqa: N815
         "checkpointDir",
-        "folder in the driver: a fit that failed goes on from its last checkpoint there",
+        "folder on the driver: a failed fit continues from its last checkpoint there",
         TypeConverters.toString,
     )
     gpus = _param("gpus", "GPUs of each worker", _gpus)
-    backend = _param("backend", f"what Keras 3 trains with: {', '.join(BACKENDS)}", _backend)
+    backend = _param("backend", f"backend of Keras 3: {', '.join(BACKENDS)}", _backend)
     distributor = _param(
-        "distributor", "what else TensorflowDistributor takes, as a dict", _distributor
+        "distributor", "other options of TensorflowDistributor, as a dict", _distributor
     )
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Estimators and models as folders, on every file system that Spark knows.
+"""Saves estimators and models as folders, on any file system that Spark supports.
 
 ::
 
@@ -7,10 +7,10 @@
     summary.json     history and ledger of the fit, of a model
     objects.pickle   Params that JSON can't hold: functions, callbacks, custom objects
 
-``objects.pickle`` is only there if there are such, and is code: load it of those you trust.
+``objects.pickle`` exists only if needed, and is code: load it only from sources you trust.
 
-Nothing in a folder lowers safe mode: the Param is left out when it is loaded, and the header can
-name no other kind of file than a Keras model. Only the caller's ``setSafeMode(False)`` does.
+Nothing in a folder turns off safe mode: the Param is ignored on loading, and the header can only
+name a Keras model. Only the caller's ``setSafeMode(False)`` does.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _OBJECTS: Final = "objects.pickle"
 _SUMMARY: Final = "summary.json"
 _FILES: Final = frozenset({_MODEL, _OBJECTS, _SUMMARY})
 _SAFE_MODE: Final = "safeMode"
-#: The key of what we add to Spark's metadata.
+#: The key of gridflow's part of Spark's metadata.
 _OURS: Final = "gridflow"
 
 
 def fingerprint(value: Any) -> Any:
-    """Return what JSON can hold and is the same for the same value of a Param."""
+    """Return a JSON value that is the same for the same value of a Param."""
     if _is_json(value):
         return value
     if keras_objects.is_model(value):
@@ -68,14 +68,14 @@ def fingerprint(value: Any) -> Any:
 
 
 class ParamsWriter(MLWriter):
-    """Save an object whose Params JSON may not be able to hold.
+    """Saves an object whose Params may not be JSON-compatible.
 
     Parameters
     ----------
     instance : Params
     """
 
-    #: The class as it is saved: by it Spark finds what reads it.
+    #: The saved class name, by which Spark finds the reader.
     name: ClassVar[str]
 
     def __init__(self, instance: Params) -> None:
@@ -83,9 +83,10 @@ class ParamsWriter(MLWriter):
         self.instance: Any = instance
 
     def save(self, path: str) -> None:
-        """Save it; an error if something is at the path, but after ``overwrite()``.
+        """Save it; an error if the path exists, unless ``overwrite()`` was called.
 
-        What is there is replaced when all has been written. (Over Spark Connect nothing can be.)
+        An existing folder is replaced when everything has been written. (This isn't possible over
+        Spark Connect.)
         """
         if not isinstance(path, str):
             raise TypeError(f"path should be a string, got type {type(path)}")
@@ -106,7 +107,7 @@ class ParamsWriter(MLWriter):
             self.saveImpl(beside)
             files.replace(self.sparkSession, beside, path)
         except BaseException:
-            with contextlib.suppress(Exception):  # that of the block is told
+            with contextlib.suppress(Exception):  # the block's exception is reported
                 files.delete(self.sparkSession, beside)
             raise
 
@@ -128,7 +129,7 @@ class ParamsWriter(MLWriter):
                 files.upload(self.sparkSession, folder / file, f"{path.rstrip('/')}/{file}")
 
     def _add(self, folder: Path, about: dict[str, Any], objects: dict[str, Any]) -> None:
-        """Write further files, and note what there is to say of them."""
+        """Write further files, and record metadata about them."""
         raise NotImplementedError
 
     def _save_metadata(self, path: str, held: dict[str, Any], about: dict[str, Any]) -> None:
@@ -137,7 +138,7 @@ class ParamsWriter(MLWriter):
 
 
 class EstimatorWriter(ParamsWriter):
-    """Save a `KerasEstimator`, with the model that it begins with."""
+    """Saves a `KerasEstimator` with its initial model."""
 
     name = "gridflow.ml.KerasEstimator"
 
@@ -152,7 +153,7 @@ class EstimatorWriter(ParamsWriter):
 
 
 class ModelWriter(ParamsWriter):
-    """Save a `KerasModel`."""
+    """Saves a `KerasModel`."""
 
     name = "gridflow.ml.KerasModel"
 
@@ -166,7 +167,7 @@ class ModelWriter(ParamsWriter):
 
 
 class ParamsReader(MLReader[T]):
-    """Load what a `ParamsWriter` has saved.
+    """Loads objects saved by a `ParamsWriter`.
 
     Parameters
     ----------
@@ -229,11 +230,11 @@ class ParamsReader(MLReader[T]):
     def _finish(
         self, instance: Any, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]
     ) -> None:
-        """Take what is left in the folder."""
+        """Read the rest of the folder."""
 
 
 class EstimatorReader(ParamsReader[T]):
-    """Load a `KerasEstimator`; imports Keras if it begins with a Keras model."""
+    """Loads a `KerasEstimator`; imports Keras if it has an initial Keras model."""
 
     def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
         del about, folder
@@ -250,17 +251,17 @@ class EstimatorReader(ParamsReader[T]):
         if "header" in about:
             try:
                 instance.setModel(instance.getModel())
-            except GridflowError as error:  # as long as the caller hasn't said how to read it
-                _log.warning("The model of the loaded %s stays unread: %s", instance.uid, error)
+            except GridflowError as error:  # the caller may still set how to read it
+                _log.warning("the model of the loaded %s wasn't read: %s", instance.uid, error)
 
 
 class ModelReader(ParamsReader[T]):
-    """Load a `KerasModel`; the driver needs no Keras for it."""
+    """Loads a `KerasModel`; the driver doesn't need Keras."""
 
     def _made(self, about: dict[str, Any], folder: tempfile.TemporaryDirectory[str]) -> Any:
         at = Path(folder.name)
         trained = TrainedModel(about["header"], at)
-        weakref.finalize(trained, folder.cleanup)  # its file is read as long as it lives
+        weakref.finalize(trained, folder.cleanup)  # its file must exist as long as the object
         told = at / _SUMMARY
         summary = None
         if told.is_file():
@@ -270,12 +271,12 @@ class ModelReader(ParamsReader[T]):
 
 
 def _check(about: dict[str, Any], path: str) -> None:
-    """Refuse what no `ParamsWriter` writes, such as a header by which a model would be a pickle.
+    """Reject what a `ParamsWriter` never writes, such as a header that makes a model a pickle.
 
     Raises
     ------
     GridflowError
-        With the path.
+        Names the path.
     """
     header = about.get("header", {})
     is_ours = set(about["files"]) <= _FILES and (
@@ -295,7 +296,7 @@ def _check(about: dict[str, Any], path: str) -> None:
 
 
 def _without_safe_mode(metadata: dict[str, Any]) -> bool:
-    """Take safe mode out of what was saved; return whether it was off there."""
+    """Remove safe mode from the saved Params; return whether it was off."""
     saved = [
         metadata[part].pop(_SAFE_MODE, True)
         for part in ("defaultParamMap", "paramMap")

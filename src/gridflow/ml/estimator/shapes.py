@@ -1,9 +1,8 @@
-"""From rows as columns hold them to the shapes that a model's inputs and outputs have.
+"""Reshapes rows of columns to the shapes of a model's inputs and outputs.
 
-A column is flat, or nested as its owner thought fit; a model takes images and sequences. Where the
-number of elements decides it a row is reshaped, in row-major order. Columns of arrays beside one
-another become the last axis (two columns of 5 steps for an input of (5, 2)), or the first.
-Imports no Spark.
+A column is flat or nested in any way, while a model takes images and sequences. If the number of
+elements matches, a row is reshaped in row-major order. Several array columns become the last axis
+(two columns of 5 steps for an input of (5, 2)), or the first. Doesn't import Spark.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
     from gridflow.ml.estimator.columns import Place
 
-#: Shape of a row; None for a size that differs.
+#: Shape of a row; None for a variable size.
 Shape = tuple[int | None, ...]
-#: Columns that an error names.
+#: Maximum columns named in an error.
 _SHOWN: Final = 4
 
 
@@ -40,7 +39,7 @@ class Fit:
         Of a row.
     place : str or list of str
     apart : bool
-        Whether its columns come as tensors of their own.
+        Whether its columns arrive as separate tensors.
     """
 
     what: str
@@ -51,13 +50,13 @@ class Fit:
 
     @classmethod
     def of(cls, what: str, name: str, tensor: Any, place: Place, lists: Collection[str]) -> Fit:
-        """Return how columns fit a symbolic tensor of a model.
+        """Return how columns map to a symbolic tensor of a model.
 
         Parameters
         ----------
         what, name
         tensor
-            The model's.
+            The model's tensor.
         place
         lists : collection of str
             Columns that hold arrays or vectors.
@@ -74,7 +73,7 @@ class Fit:
         Parameters
         ----------
         found : array, tensor, or sequence of them
-            What the columns hold; of each where they are apart.
+            The values of the columns; of each if they are separate.
 
         Raises
         ------
@@ -95,10 +94,10 @@ class Fit:
         return library.stack(parts, axis=-1 if axis else 1)
 
     def _wanted(self, found: Any) -> Shape:
-        """Return the shape that rows are to have."""
+        """Return the target shape of rows."""
         given = tuple(found.shape[1:])
         if self.what == "output" and _size(given) == _size(self.shape[:-1]) != _size(self.shape):
-            return self.shape[:-1]  # classes, each a number
+            return self.shape[:-1]  # classes as numbers
         return self.shape
 
     def _reshaped(self, found: Any, wanted: Shape) -> Any:
@@ -108,7 +107,7 @@ class Fit:
             return found
         if sizes[0] == sizes[1]:
             return _library(found).reshape(found, (_rows(found), *wanted))
-        # What a loss makes of labels is for it to say.
+        # The loss decides what it accepts as labels.
         return found if self.what == "output" else self._refuse(found, wanted)
 
     def _refuse(self, found: Any, wanted: Shape) -> Any:
@@ -122,35 +121,34 @@ class Fit:
 
 
 def is_apart(shape: Shape, place: Place, lists: Collection[str]) -> bool:
-    """Return whether the places of columns beside one another depend on the shape of an input."""
+    """Return whether the arrangement of several columns depends on an input's shape."""
     return not isinstance(place, str) and bool(shape[1:]) and any(name in lists for name in place)
 
 
 def axis_of(what: str, name: str, shape: Shape, place: Place) -> int:
-    """Return along which axis of a row several columns of arrays lie: 1 the last, 0 the first.
+    """Return the axis along which array columns are stacked: 1 the last, 0 the first.
 
     Raises
     ------
     SchemaError
-        Neither is as long as there are columns.
+        Neither axis has the number of columns.
     """
     if None not in shape and len(place) in (shape[0], shape[-1]):
         return int(shape[-1] == len(place))
     raise SchemaError(
         f"the model's {what} {name!r} takes rows of the shape {shape}, and {_named(place)} are "
-        f"{len(place)} arrays beside one another: neither its first nor its last axis has "
-        f"{len(place)} places. Put them together in one column, in row-major order "
-        "(pyspark.sql.functions.concat)."
+        f"{len(place)} arrays: neither its first nor its last axis has the size {len(place)}. "
+        "Combine them into one column, in row-major order (pyspark.sql.functions.concat)."
     )
 
 
 def fitting(features: Mapping[str, Fit], labels: Mapping[str, Fit]) -> Callable[..., Any] | None:
-    """Return what batches go through, None where each tensor is as it comes.
+    """Return the function to apply to batches, or None if no tensor changes.
 
     Parameters
     ----------
     features, labels : mapping
-        For each input and output, by name; empty where the model declares none.
+        By input and output name; empty if the model declares none.
     """
     sides = [dict(features), dict(labels)]
     if not any(fit.shape[1:] for side in sides for fit in side.values()):
@@ -164,7 +162,7 @@ def fitting(features: Mapping[str, Fit], labels: Mapping[str, Fit]) -> Callable[
 
 
 def columns_of(fits: Mapping[str, Fit], form: Any) -> Any:
-    """Return what ``ctx.dataset`` takes for inputs or outputs, of which some come apart."""
+    """Return the argument of ``ctx.dataset`` for inputs or outputs, some with separate columns."""
     if not any(fit.apart for fit in fits.values()):
         return form
     found: dict[str, Any] = {}
@@ -224,7 +222,7 @@ def _rows(found: Any) -> int:
 
 
 def _float(found: Any) -> Any:
-    """Return numbers as float32, as columns beside one another are."""
+    """Convert numbers to float32, like stacked columns."""
     if isinstance(found, np.ndarray):
         return found.astype(np.float32, copy=False)
     import tensorflow as tf

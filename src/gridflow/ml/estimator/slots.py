@@ -1,7 +1,7 @@
-"""Fits of one driver take turns: as many run at once as Spark has task slots for.
+"""Makes fits of one driver take turns: as many run at once as Spark has task slots for.
 
-Tuning with ``parallelism=2`` calls ``fit`` from several threads. Jobs that don't fit side by side
-would wait in Spark for one another, and `StartTimeout` would end one.
+Tuning with ``parallelism=2`` calls ``fit`` from several threads. Jobs that don't fit at the same
+time would wait for each other in Spark, until one ends with a `StartTimeout`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from gridflow._distributor import TensorflowDistributor
 
 _LOOK_SECONDS: Final = 0.2
-#: What the stages of gridflow's jobs are named, see `gridflow._launch.spark.session`.
+#: Prefix of the names of gridflow's stages, see `gridflow._launch.spark.session`.
 _OWN_STAGES: Final = "gridflow job "
 _ALL: Final = Fraction(1)
 
 
 class Turns:
-    """Who runs, each with its share of the whole; others wait in the order in which they came."""
+    """The running fits with their shares; others wait in order of arrival."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -47,16 +47,16 @@ class Turns:
     def take(
         self, share: Callable[[], Fraction], others: Callable[[], Fraction], patience: float
     ) -> Iterator[None]:
-        """Wait for room for a share, which is held during the block.
+        """Wait until a share is free, and hold it during the block.
 
         Parameters
         ----------
         share : callable
-            Returns the share that is needed; more than all counts as all.
+            Returns the needed share; more than everything counts as everything.
         others : callable
-            Returns what those take that know no turns.
+            Returns the share of jobs that don't take turns.
         patience : float
-            Seconds to wait for those, once all who are known here have left room.
+            Seconds to wait for these, once all known fits have left room.
         """
         me = object()
         with self._changed:
@@ -98,7 +98,7 @@ _turns_lock: Final = threading.Lock()
 
 @contextlib.contextmanager
 def turn(spark: SparkSession, distributor: TensorflowDistributor) -> Iterator[None]:
-    """Wait until the job's tasks find their slots, and hold these during the block."""
+    """Wait until there are slots for the job's tasks, and hold them during the block."""
     context = classic_context(spark)
     with _turns_lock:
         turns = _turns.setdefault(context.applicationId if context else "connect", Turns())
@@ -108,7 +108,7 @@ def turn(spark: SparkSession, distributor: TensorflowDistributor) -> Iterator[No
 
 
 def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fraction:
-    """Return the part of the application that a job takes: all of it where that can't be known."""
+    """Return the fraction of the application that a job needs; all of it if unknown."""
     slots = _slots(spark)
     if slots is None:
         return _ALL
@@ -121,12 +121,12 @@ def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fractio
         fit = (registered_executors(spark) or 1) * each
         return max(share, Fraction(len([amount for amount in amounts if amount]), max(fit, 1)))
     if any(need.count for need in needs):
-        return _ALL  # GPUs that Spark doesn't know of: only the tasks find out how many are free
+        return _ALL  # GPUs unknown to Spark: only the tasks find out how many are free
     return share
 
 
 def _slots(spark: SparkSession) -> int | None:
-    """Return how many tasks can run at once, or can come to; None over Spark Connect."""
+    """Return how many tasks can run at once, now or later; None over Spark Connect."""
     slots = task_slots(spark)
     if slots is None or not _is_dynamic(spark):
         return slots
@@ -140,7 +140,7 @@ def _is_dynamic(spark: SparkSession) -> bool:
 
 
 def _others(spark: SparkSession) -> Fraction:
-    """Return the part of the application that other Spark jobs take at the moment."""
+    """Return the fraction of the application that other Spark jobs currently use."""
     context, slots = classic_context(spark), _slots(spark)
     if context is None or not slots:
         return Fraction(0)

@@ -1,4 +1,4 @@
-"""What is known of a fit."""
+"""The summary of a fit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class KerasTrainingSummary:
     Attributes
     ----------
     history : dict of str to list of float
-        Losses and metrics by epoch, those of the validation as ``val_…``.
+        Losses and metrics by epoch, those of validation as ``val_…``.
     ledger : Ledger
-        The account of rows.
+        Row counts.
     result : Result or None
         Logs, attempts and event files of the job; None for a model that was loaded.
     """
@@ -40,7 +40,7 @@ class KerasTrainingSummary:
 
     @property
     def totalEpochs(self) -> int:  # noqa: N802 (as Spark writes attributes)
-        """How many epochs were trained: fewer than asked for if a callback stopped it."""
+        """Number of trained epochs; fewer than requested if a callback stopped training."""
         return max(map(len, self.history.values()), default=0)
 
     def plot(self) -> Figure:
@@ -50,16 +50,16 @@ class KerasTrainingSummary:
         return learning_curve(self.history)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return history and ledger as a dict that JSON can hold."""
+        """Return history and ledger as a JSON-compatible dict."""
         return {"history": self.history, "ledger": self.ledger.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> KerasTrainingSummary:
-        """Read what `to_dict` returned."""
+        """Restore from the result of `to_dict`."""
         return cls(dict(data["history"]), Ledger.from_dict(data["ledger"]))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the notebook representation."""
         from gridflow._spec.markup import history_table
 
         return history_table(self.history) + self.ledger._repr_html_()

@@ -1,4 +1,4 @@
-"""What runs in the workers for an estimator. Imports no Spark."""
+"""The training code of an estimator in the workers. Doesn't import Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an estimator's Params come down to.
+    """The settings of an estimator for the workers.
 
     Attributes
     ----------
     source : ModelFile or callable
-        The model, or the function that makes it.
+        The model, or a function that creates it.
     compiling : dict
-        ``optimizer``, ``loss``, ``metrics``, as far as they are given.
+        ``optimizer``, ``loss``, ``metrics``, if set.
     learning_rate : float or None
     custom_objects : dict
     callbacks : sequence or callable
@@ -33,14 +33,14 @@ class Recipe:
     features, labels : str, list or dict
         Forms of `gridflow.ml.estimator.columns`.
     lists : frozenset of str
-        Their columns that hold arrays or vectors.
+        Columns with arrays or vectors.
     weight : str or None
     epochs, batch_size : int
     shuffle : bool
     validates : bool
-        Whether there is a dataset ``validation``.
+        Whether there is a ``validation`` dataset.
     hands_out_steps : bool
-        Whether ``ctx.fit`` trains: parameter servers.
+        Whether ``ctx.fit`` trains, with parameter servers.
     """
 
     source: keras_objects.ModelFile | Callable[[], Any]
@@ -102,7 +102,7 @@ def _names(model: Any, kind: str) -> list[str]:
 
 
 def _fits(model: Any, form: Any, kind: str, lists: frozenset[str]) -> dict[str, shapes.Fit]:
-    """Return how columns fit each input or output that a model declares."""
+    """Return how columns map to each declared input or output of a model."""
     tensors = declared(model, kind)
     if not tensors:
         return {}
@@ -128,6 +128,7 @@ def _own_callbacks(
     found = given(ctx) if takes_context else given()
     if not isinstance(found, list | tuple):
         raise InvalidArgument(
-            f"the function given as callbacks= returns a list of callbacks; it returned {found!r}."
+            "the function passed as callbacks= must return a list of callbacks; it returned "
+            f"{found!r}."
         )
     return found

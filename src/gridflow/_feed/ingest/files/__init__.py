@@ -1,9 +1,9 @@
-"""Rows that the ranks read from files themselves, instead of being fed by the driver's data.
+"""Rows that the ranks read from files themselves, instead of being fed from the driver.
 
 ::
 
     gridflow._files  which files there are
-    formats         of a file: its pieces, how many rows and bytes each has, and the rows
-    shares          which pieces are whose, evenly by bytes
-    reader          a rank's pieces as chunks of rows, read ahead: what the spool's reader is, too
+    formats         a file's pieces, their rows and bytes, and how to read them
+    shares          which rank reads which pieces, evenly by bytes
+    reader          a rank's pieces as chunks of rows, read ahead, like the spool's reader
 """

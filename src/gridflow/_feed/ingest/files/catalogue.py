@@ -1,4 +1,4 @@
-"""What all files of a dataset hold: each rank looks into some, and they tell one another."""
+"""The contents of a dataset's files: each rank inspects some, and they exchange the results."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What the files of a dataset hold, and who reads what of it.
+    """The contents of a dataset's files, and who reads what.
 
     Attributes
     ----------
     format : Format
     shares : list of list of Piece
-        Of each rank.
+        The pieces of each rank.
     counts : DatasetCounts
-        Of this rank.
+        The counts of this rank.
     digest : str
-        The same as long as files, sizes, times of change and rows are.
+        Changes when files, sizes, modification times or rows change.
     """
 
     format: Format
@@ -52,12 +52,12 @@ class Catalogue:
         return [sum(piece.rows for piece in share) for share in self.shares]
 
     def reader(self) -> FileReader:
-        """Return what reads this rank's rows."""
+        """Return a reader of this rank's rows."""
         return FileReader(self.format.dataset, self.shares[self.rank], self.format)
 
 
 def digest(files: Sequence[FoundFile]) -> str:
-    """Return a short text that changes with the files' names, sizes and times of change."""
+    """Return a short text that changes with the files' names, sizes and modification times."""
     known = [[file.path, file.size, file.changed] for file in files]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]
 
@@ -68,21 +68,21 @@ def catalogue(
     ranks: int,
     gather: Callable[[bytes], list[bytes]] | None = None,
 ) -> Catalogue:
-    """Look into the files, and share them out.
+    """Inspect the files, and divide them among the ranks.
 
     Parameters
     ----------
     format : Format
     rank, ranks : int
-        Who this is, among how many.
+        This rank, and the number of ranks.
     gather : callable, optional
-        Given this rank's bytes, returns those of all ranks. Without it each rank looks into all
-        files by itself.
+        Takes this rank's bytes and returns those of all ranks. Without it, each rank inspects all
+        files itself.
 
     Raises
     ------
     DataError
-        The ranks don't see the same files, or there are fewer rows than ranks.
+        The ranks see different files, or there are fewer rows than ranks.
     SchemaError
         A column is missing, or can't be fed.
     """
@@ -92,7 +92,7 @@ def catalogue(
     shares = share_out(pieces, ranks)
     _refuse_empty(format, pieces, shares)
     rows = sum(piece.rows for piece in shares[rank])
-    # Of a piece that several ranks read, the first one accounts for what was dropped.
+    # If several ranks read a piece, the first one counts the dropped rows.
     begun = {(piece.file, piece.place) for piece in shares[rank] if not piece.first}
     dropped = sum(
         s.rows_in - s.rows
@@ -123,7 +123,7 @@ def described(
     ranks: int,
     gather: Callable[[bytes], list[bytes]] | None,
 ) -> list[Description]:
-    """Return what all files hold; where the ranks can speak, each looks into some."""
+    """Return the contents of all files; if the ranks can communicate, each inspects some."""
     if gather is None or ranks == 1:
         return _describe(format, range(len(format.files)))
     return _together(format, rank, ranks, gather)
@@ -135,7 +135,7 @@ def agree(
     ranks: int,
     gather: Callable[[bytes], list[bytes]] | None,
 ) -> None:
-    """Refuse files that aren't the same ones on all ranks, where these can speak."""
+    """Reject files that differ between ranks, if these can communicate."""
     if gather is None or ranks == 1:
         return
     own = {"digest": digest(files), "files": len(files)}
@@ -146,14 +146,14 @@ def _refuse_different(told: Sequence[dict[str, Any]], dataset: str) -> None:
     if len({other["digest"] for other in told}) > 1:
         listed = ", ".join(f"rank {number}: {o['files']}" for number, o in enumerate(told))
         raise DataError(
-            f"the ranks don't see the same files of dataset {dataset!r} ({listed} files). Is "
-            "something still writing there, or is the path local to each host? Write first, to "
-            "storage that all hosts see."
+            f"the ranks see different files of dataset {dataset!r} ({listed} files). Is something "
+            "still writing there, or is the path local to each host? Finish writing first, to "
+            "storage that all hosts share."
         )
 
 
 def _describe(format: Format, numbers: Sequence[int]) -> list[Description]:  # noqa: A002
-    # Footers are short: time goes into waiting for the store.
+    # Footers are short: most of the time is spent waiting for the store.
     with ThreadPoolExecutor(_THREADS, "gridflow-footers") as threads:
         return list(threads.map(format.describe, numbers))
 
@@ -164,9 +164,9 @@ def _together(
     ranks: int,
     gather: Callable[[bytes], list[bytes]],
 ) -> list[Description]:
-    """Look into every n-th file, and hear of the others.
+    """Inspect every n-th file, and get the results of the others.
 
-    A rank that fails must tell that, too: the others wait for its word.
+    A rank that fails must report it, because the others are waiting.
     """
     own: dict[str, Any] = {"digest": digest(format.files), "files": len(format.files)}
     failure: GridflowError | None = None
@@ -203,8 +203,8 @@ def _refuse_empty(
     rows = sum(piece.rows for piece in pieces)
     why = f"there are {rows:,} rows"
     if rows >= len(shares):
-        why = f"there are {len(pieces)} files that can't be divided, since they are compressed"
+        why = f"there are {len(pieces)} files that can't be split, because they are compressed"
     raise DataError(
-        f"dataset {format.dataset!r}: rank {without[0]} has nothing to read of {len(shares)} "
-        f"ranks: {why}. Use fewer workers, or write more files."
+        f"dataset {format.dataset!r}: there is nothing to read for rank {without[0]} of "
+        f"{len(shares)} ranks: {why}. Use fewer workers, or write more files."
     )

@@ -1,4 +1,4 @@
-"""What is known of a format of files: its pieces, and their rows as record batches."""
+"""The interface of a file format: its pieces, and their rows as record batches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Description", "Format", "Stretch"]
 
 @dataclass(frozen=True)
 class Stretch:
-    """A piece of one file, before anyone has a share of it.
+    """A piece of one file, before it is assigned to ranks.
 
     Attributes
     ----------
     place, size : int
         See `gridflow._feed.ingest.files.shares.Piece`.
     rows_in, rows : int
-        Rows that lie there, and those that remain without the ones dropped for nulls.
+        Rows in the piece, and those that remain after dropping rows with nulls.
     """
 
     place: int
@@ -42,15 +42,15 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Description:
-    """What one file holds. Made of what JSON can hold: ranks tell it one another.
+    """The contents of one file. Consists of JSON types: ranks exchange it.
 
     Attributes
     ----------
     stretches : tuple of Stretch
     types : dict of str to str
-        Of the columns that are read.
+        Types of the columns that are read.
     nulls : dict of str to int
-        Rows with a null, by column, of those that were dropped.
+        Dropped rows with a null, by column.
     is_divisible : bool
         See `gridflow._feed.ingest.files.shares.Piece`.
     """
@@ -73,12 +73,12 @@ class Format(ABC):
     Attributes
     ----------
     schema : pyarrow.Schema
-        As `gridflow._feed.normalize.normalise` makes it. Set by `peek`.
+        As returned by `gridflow._feed.normalize.normalise`. Set by `peek`.
     specs : dict
     row_bytes : dict of str to int
-        About how many bytes a row has, by column.
+        Approximate bytes per row, by column.
     left_out : dict
-        Columns that can't be fed, and why.
+        Columns that can't be fed, with the reason.
     """
 
     schema: pa.Schema
@@ -90,11 +90,11 @@ class Format(ABC):
         self.left_out: dict[str, str] = {}
 
     def path_of(self, piece: Piece) -> str:
-        """Return where a piece lies, for errors."""
+        """Return the path of a piece, for errors."""
         return self.files[piece.file].path
 
     def peek(self, descriptions: Sequence[Description]) -> None:
-        """Find out types and shapes, by the first rows of all; the same on every rank."""
+        """Determine types and shapes from the first rows; the same on every rank."""
         self._check_types(descriptions)
         sample = self._sample(descriptions)
         self.schema, self.specs = sample.schema, tensor_specs(sample.schema)
@@ -111,27 +111,27 @@ class Format(ABC):
                     raise SchemaError(
                         f"column {column!r} of dataset {self.dataset!r} has the type "
                         f"{first[column]} in {self.files[0].path} and {kind} in {file.path}. Write "
-                        "all files with one schema, or leave those out that differ."
+                        "all files with the same schema, or leave out those that differ."
                     )
 
     def first_stretch(self, descriptions: Sequence[Description]) -> tuple[int, Stretch]:
-        """Return the first stretch that has rows, and its file's place."""
+        """Return the first stretch with rows, and its file's index."""
         for number, description in enumerate(descriptions):
             for stretch in description.stretches:
                 if stretch.rows:
                     return number, stretch
         names = ", ".join(file.path for file in self.files[:3])
-        raise SchemaError(f"dataset {self.dataset!r} has no row: {names}.")
+        raise SchemaError(f"dataset {self.dataset!r} has no rows: {names}.")
 
     @abstractmethod
     def describe(self, number: int) -> Description:
-        """Look into the file at a place; may be called from several threads."""
+        """Inspect the file with this index; may be called from several threads."""
 
     @abstractmethod
     def load(self, piece: Piece, *, views: bool = False) -> pa.RecordBatch:
         """Return the rows of a piece, in the dataset's schema; may be called from threads.
 
-        With ``views`` long bytes may be of type ``binary_view`` instead of ``binary``.
+        With ``views``, long bytes may have the type ``binary_view`` instead of ``binary``.
         """
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Format(ABC):
 
 
 def nulls_of(descriptions: Sequence[Description]) -> dict[str, int]:
-    """Return of the rows that were dropped how many had a null, by column."""
+    """Return the number of dropped rows with a null, by column."""
     nulls: Counter[str] = Counter()
     for description in descriptions:
         nulls.update(description.nulls)
@@ -148,7 +148,7 @@ def nulls_of(descriptions: Sequence[Description]) -> dict[str, int]:
 
 
 def encode(description: Description) -> dict[str, Any]:
-    """Return what JSON can hold."""
+    """Convert a description to JSON types."""
     return {
         "stretches": [[s.place, s.size, s.rows_in, s.rows] for s in description.stretches],
         "types": description.types,

@@ -1,4 +1,4 @@
-"""From what a user says of files to the catalogue of their rows."""
+"""Opens a user's files and returns the catalogue of their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "open_parquet", "open_tfrecord"]
 
-#: This rank, how many there are, and how they tell one another bytes, if they can.
+#: This rank, the number of ranks, and how they exchange bytes, if they can.
 Group = tuple[int, int, "Callable[[bytes], list[bytes]] | None"]
 
 
@@ -36,7 +36,7 @@ def open_parquet(
     nulls: str | Mapping[str, Any],
     filesystem: Any,
 ) -> Catalogue:
-    """Look into Parquet files; parameters as of `TrainingContext.parquet_dataset`."""
+    """Inspect Parquet files; parameters as in `TrainingContext.parquet_dataset`."""
     options = FeedOptions(nulls=nulls)  # type: ignore[arg-type]
     used = selection.named(*columns.values())
     options.check_columns(used)
@@ -57,7 +57,7 @@ def open_tfrecord(
     folder: Path,
     filesystem: Any,
 ) -> Catalogue:
-    """Look into TFRecord files; parameters as of `TrainingContext.tfrecord_dataset`."""
+    """Inspect TFRecord files; parameters as in `TrainingContext.tfrecord_dataset`."""
     _check(path, "tfrecord", filesystem)
     form = RecordFiles(
         find(path, base, filesystem),
@@ -71,19 +71,19 @@ def open_tfrecord(
 
 
 def _check(path: Any, wanted: str, filesystem: Any) -> None:
-    """Refuse materialized rows that are others by now, or of the other format."""
+    """Reject materialized rows that have changed, or have the other format."""
     if not isinstance(path, Materialized):
         return
     if path.format != wanted:
         raise InvalidArgument(
-            f"the rows at {path.root} were materialized as {path.format}: read them by "
+            f"the rows at {path.root} were materialized as {path.format}: read them with "
             f"ctx.{path.format}_dataset()."
         )
     path.check(filesystem)
 
 
 def _versioned(found: Catalogue, path: Any) -> Catalogue:
-    """Let a checkpoint's record of materialized rows say which they are."""
+    """Include the version of materialized rows in a checkpoint's record."""
     if not isinstance(path, Materialized):
         return found
     return replace(found, digest=f"{path.version} [{found.digest}]")

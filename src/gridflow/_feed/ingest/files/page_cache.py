@@ -1,4 +1,4 @@
-"""Whether a file's bytes lie in memory already: then they are mapped instead of copied."""
+"""Checks whether a file is in the page cache, so that it can be mapped instead of copied."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Final
 
 __all__ = ["is_cached"]
 
-#: One byte is asked for in so many: a page that isn't there after all is read when it is needed.
+#: One byte is checked in this many: a page that is missing after all is read when needed.
 _APART_BYTES: Final = 1 << 20
-#: The part of them that may lack: some pages leave at any time.
+#: The fraction that may be missing: pages may be evicted at any time.
 _LACKING: Final = 0.1
 
 
 def is_cached(path: str, first: int, last: int) -> bool:
-    """Return whether the kernel has a range of a local file in memory, as far as can be told.
+    """Return whether the kernel has a range of a local file in memory, as far as is known.
 
-    Asked for with ``RWF_NOWAIT``, see preadv2(2). A network's file system, or one of a program of
-    its own, doesn't know that, so its files are never said to be there. They aren't to be mapped:
-    what can't be read ends a process by SIGBUS then, and is an error where it is read.
+    Uses ``RWF_NOWAIT``, see preadv2(2). Network file systems and FUSE don't support it, so their
+    files never count as cached. They must not be mapped: a read error would end the process with
+    SIGBUS instead of raising an error.
 
     Parameters
     ----------
     path : str
     first, last : int
-        The range, in bytes; the last one isn't part of it.
+        The range, in bytes; the last byte is excluded.
     """
     at_once = getattr(os, "RWF_NOWAIT", None)
     if at_once is None:  # not Linux
@@ -44,7 +44,7 @@ def is_cached(path: str, first: int, last: int) -> bool:
                 lacking += 1
             if lacking > most:
                 return False
-    except OSError:  # not known there
+    except OSError:  # not supported there
         return False
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""Parquet: a piece is a row group, known by the footers alone."""
+"""Parquet: a piece is a row group, known from the footers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class ParquetFiles(Format):
     files : sequence of FoundFile
     dataset : str
     columns : sequence of str
-        What is read of them; empty: nothing is read, all of them count as bytes.
+        The columns to read; empty: nothing is read, and all columns count as bytes.
     options : FeedOptions
-        The rule for nulls. With ``"drop"`` the row groups that may have some are read once more,
-        to count what remains.
+        The rule for nulls. With ``"drop"``, row groups that may have some are read once more, to
+        count the remaining rows.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class ParquetFiles(Format):
         self._footer_for_views = functools.lru_cache(_FOOTERS_KEPT)(
             lambda number: footer_for_views(self._footer(number))
         )
-        # To look at all columns of a wide row group takes longer than to read it.
+        # Looking at all columns of a wide row group takes longer than reading it.
         self._range = functools.cache(self._find_range)
         self._long_columns = functools.cache(
             lambda number, place: long_columns(self._footer(number).row_group(place), self.schema)
         )
 
     def describe(self, number: int) -> Description:
-        """Look into the footer of a file."""
+        """Inspect the footer of a file."""
         footer = self._footer(number)
         schema = footer.schema.to_arrow_schema()
         fields = {column: _field_of(schema, column) for column in self._columns}
@@ -71,7 +71,7 @@ class ParquetFiles(Format):
                 inner = ", ".join(f"'{column}.{each.name}'" for each in field.type)
                 raise SchemaError(
                     f"column {column!r} of dataset {self.dataset!r} is a struct in "
-                    f"{self.files[number].path}: name its fields, {inner}."
+                    f"{self.files[number].path}: select its fields, {inner}."
                 )
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         nulls: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class ParquetFiles(Format):
         return rows.slice(piece.first, piece.rows)
 
     def _with_views(self, number: int, place: int, long: Sequence[str]) -> pa.RecordBatch:
-        """Read a row group whose long bytes become views, unless rows of it are to be changed."""
+        """Read a row group with long bytes as views, unless its rows must be changed."""
         with self._open(number, place, as_views=True) as file:
             table = file.read_row_group(place, long).combine_chunks()
         views = {name: table.column(name).chunk(0) for name in long}
@@ -128,7 +128,7 @@ class ParquetFiles(Format):
         self, batch: pa.RecordBatch, expected: pa.Schema | None, findings: Findings | None = None
     ) -> tuple[pa.RecordBatch, int]:
         batch, dropped = normalise(batch, self.dataset, self._options, expected, findings)
-        # In the order that was asked for, which isn't that of the files, nor of structs.
+        # In the requested order, which differs from that of the files and of structs.
         there = set(batch.schema.names)
         return batch.select([name for name in self._columns if name in there]), dropped
 
@@ -145,7 +145,7 @@ class ParquetFiles(Format):
             raise DataError(f"{found.path} can't be read: {error}") from error
 
     def _open(self, number: int, place: int, *, as_views: bool = False) -> pq.ParquetFile:
-        """Open a file to read a row group of it."""
+        """Open a file to read one of its row groups."""
         at, footer = self.files[number].at, self._footer(number)
         options: dict[str, Any] = {"metadata": footer}
         if as_views:
@@ -156,7 +156,7 @@ class ParquetFiles(Format):
         return pq.ParquetFile(at.system.open_input_file(at.path), pre_buffer=True, **options)
 
     def _find_range(self, number: int, place: int) -> tuple[int, int]:
-        """Return where in a file the columns of a row group lie."""
+        """Return the byte range of the columns of a row group."""
         chunks = self._chunks(self._footer(number).row_group(place))
         begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
         ends = [
@@ -165,12 +165,12 @@ class ParquetFiles(Format):
         return min(begins), max(ends)
 
     def _chunks(self, group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
-        """Return those columns of a row group that are read; all, where none are."""
+        """Return the columns of a row group that are read, or all if none are."""
         chunks = map(group.column, range(group.num_columns))
         return [c for c in chunks if not self._columns or self._column_of(c.path_in_schema)]
 
     def _column_of(self, path: str) -> str | None:
-        """Return which of the columns that are read a leaf of the schema belongs to."""
+        """Return the column to which a leaf of the schema belongs."""
         parts = path.split(".")
         names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return next((name for name in names if name in self._wanted), None)
@@ -190,9 +190,9 @@ class ParquetFiles(Format):
         return batches[0] if batches else empty
 
     def _nulls_of(self, group: Any, schema: pa.Schema) -> dict[str, int | None]:
-        """Return how many nulls a row group has, by column; None where nobody has counted.
+        """Return the number of nulls in a row group, by column; None if unknown.
 
-        The count of a column of arrays has empty arrays among it, so it tells only that of none.
+        For a column of arrays the count includes empty arrays, so only a count of zero is reliable.
         """
         found: dict[str, int | None] = {}
         for chunk in map(group.column, range(group.num_columns)):
@@ -203,7 +203,7 @@ class ParquetFiles(Format):
             known = statistics is not None and statistics.has_null_count
             count = int(statistics.null_count) if known else None
             field = _field_of(schema, name)
-            assert field is not None, "describe() has looked for it"
+            assert field is not None, "describe() has checked that it exists"
             kind = field.type
             if (count and leaf_type(kind) is not kind) or None in (count, found.get(name, 0)):
                 found[name] = None
@@ -219,7 +219,7 @@ class ParquetFiles(Format):
         known: dict[str, int | None],
         nulls: Counter[str],
     ) -> int:
-        """Return the rows of a row group that can be fed; refuse nulls that no rule covers."""
+        """Return the rows of a row group that can be fed; reject nulls that no rule covers."""
         rule = self._options.nulls
         if rule == "drop":
             findings = Findings()
@@ -241,8 +241,8 @@ class ParquetFiles(Format):
         hint = did_you_mean(column, schema.names)
         if f"/{column}=" in path:
             hint = (
-                f" It is part of the path, as partitionBy({column!r}) writes it: write it into the"
-                " files as well, under another name."
+                f" It is part of the path, as written by partitionBy({column!r}): write it into "
+                "the files as well, under another name."
             )
         return (
             f"dataset {self.dataset!r}: {path} has no column {column!r}. It has: "
@@ -251,12 +251,12 @@ class ParquetFiles(Format):
 
 
 def _field_of(schema: pa.Schema, column: str) -> pa.Field | None:
-    """Return a column, or the part of a struct that a path leads to; None if there is none."""
+    """Return a column or a struct field by path, or None."""
     if schema.get_field_index(column) >= 0:
         return schema.field(column)
     fields, name = list(schema), ""
     for part in column.split("."):
-        name = f"{name}.{part}" if name else part  # a name may have dots of its own
+        name = f"{name}.{part}" if name else part  # a name may contain dots
         found = next((field for field in fields if field.name == name), None)
         if found is not None and pa.types.is_struct(found.type):
             fields, name = list(found.type), ""

@@ -1,4 +1,4 @@
-"""A rank's pieces of files as chunks of rows, to be assembled like those of a spool."""
+"""A rank's pieces of files as chunks of rows, like those of a spool."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FileReader"]
 
-#: Chunks that a shuffle goes through together have about so many bytes; as many stay in memory
-#: while the next ones are read.
+#: Approximate bytes of the chunks that are shuffled together; as many stay in memory while the next
+#: ones are read.
 _TOGETHER_BYTES: Final = 128 << 20
-#: How far ahead is looked for a chunk that isn't read yet.
+#: How far to look ahead for a chunk that hasn't been read yet.
 _WINDOWS_AHEAD: Final = 32
 _THREADS: Final = 2
 
 
 class FileReader:
-    """Reads one rank's pieces of a dataset's files. Takes the place of a `SpoolReader`.
+    """Reads one rank's pieces of a dataset's files. Replaces a `SpoolReader`.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ class FileReader:
     pieces : sequence of Piece
         Each is a chunk.
     format : Format
-        Knows the files.
+        The files' format.
 
     Attributes
     ----------
     chunk_rows : tuple of int
     specs : dict
-        Element type and shape by column, of those that are read.
+        Element type and shape of the columns that are read.
     schema : pyarrow.Schema
-        In the same order, as a spool would hold them.
+        The same columns, as in a spool.
     left_out : dict
         Columns that can't be fed, and why.
     chunks_together : int
@@ -63,12 +63,12 @@ class FileReader:
         self.chunk_rows = tuple(piece.rows for piece in pieces)
         chunk_bytes = max(1, self.rows * self.row_bytes() // max(1, len(pieces)))
         self.chunks_together = max(1, _TOGETHER_BYTES // chunk_bytes)
-        # A thread reads a chunk: two at a time, where they have room.
+        # Threads read chunks, two at a time if memory allows.
         self._chunks_ahead = min(_THREADS, max(1, self.chunks_together - 1))
         self._lock = threading.Lock()
         self._chunks: collections.OrderedDict[int, Future[dict[str, Any]]]
         self._chunks = collections.OrderedDict()
-        #: How many readers need a chunk in the window that they are at, or the next ones.
+        #: How many readers need a chunk in their current or next windows.
         self._needed: collections.Counter[int] = collections.Counter()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -104,7 +104,7 @@ class FileReader:
             yield self._load_batch(piece)
 
     def follow(self, windows: Iterator[Window]) -> Iterator[Window]:
-        """Give the windows of an epoch one by one, and read meanwhile what the next ones need."""
+        """Yield the windows of an epoch, and read ahead for the next ones."""
         ahead: collections.deque[tuple[Window, frozenset[int]]] = collections.deque()
         current: frozenset[int] = frozenset()
         try:
@@ -131,7 +131,7 @@ class FileReader:
     def _look_ahead(
         self, windows: Iterator[Window], ahead: collections.deque[tuple[Window, frozenset[int]]]
     ) -> None:
-        """Take windows until they need as many chunks after the first's as are read ahead."""
+        """Look at windows until they need as many further chunks as are read ahead."""
         while len(ahead) < _WINDOWS_AHEAD and (
             not ahead or len(self._following(ahead[0][1], ahead)) < self._chunks_ahead
         ):
@@ -143,7 +143,7 @@ class FileReader:
     def _following(
         self, chunks: frozenset[int], ahead: Iterable[tuple[Window, frozenset[int]]]
     ) -> list[int]:
-        """Return the chunks to be read after some, in the order in which they are needed."""
+        """Return the chunks to read next, in the order in which they are needed."""
         found: dict[int, None] = {}
         for _, needed in ahead:
             if len(found) >= self._chunks_ahead:
@@ -152,7 +152,7 @@ class FileReader:
         return list(found)
 
     def _start(self, chunks: Iterable[int]) -> None:
-        """Have chunks read that aren't there."""
+        """Start reading chunks that aren't loaded."""
         with self._lock:
             for chunk in chunks:
                 if chunk in self._chunks:
@@ -163,9 +163,10 @@ class FileReader:
                 self._chunks[chunk] = self._threads.submit(self._load, self._pieces[chunk])
 
     def _forget(self, keep: Sequence[int], *, is_shuffled: bool) -> None:
-        """Drop chunks that nobody needs, the longest unused first, down to those of a shuffle.
+        """Drop unneeded chunks, the least recently used first, down to those of a shuffle.
 
-        In order an epoch comes back to none: where not all can stay for the next, none does.
+        Without shuffling, an epoch never returns to a chunk: unless all can stay for the next
+        epoch, none does.
         """
         most = 2 * self.chunks_together
         if not is_shuffled and len(self._pieces) > most:
@@ -201,7 +202,7 @@ class FileReader:
             raise DataError(f"{path} can't be read: {error}") from error
         if batch.num_rows != piece.rows:
             raise DataError(
-                f"{path} has changed since the training began: {batch.num_rows:,} rows where "
-                f"{piece.rows:,} were. Train on files that don't change."
+                f"{path} has changed since training started: it now has {batch.num_rows:,} rows "
+                f"where there were {piece.rows:,}. Train on files that don't change."
             )
         return batch

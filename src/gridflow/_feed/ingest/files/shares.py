@@ -1,4 +1,4 @@
-"""Which part of the files each rank reads: evenly by bytes, the same answer on every rank. Pure."""
+"""Divides files among ranks, evenly by bytes, with the same result on every rank. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Piece", "share_out"]
 
-#: A piece is cut in two where a rank's part would otherwise be so much larger or smaller.
+#: A piece is split if a rank's share would otherwise be larger or smaller by this fraction.
 _TOLERANCE: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is read at once, and by one rank or several.
+    """A unit that is read at once, by one rank or several.
 
     Attributes
     ----------
     file : int
-        The file's place in the list of all files.
+        The file's index in the list of all files.
     place : int
-        Where in the file: the number of a row group, or the byte where the first record begins.
+        Position in the file: the number of a row group, or the byte offset of the first record.
     size : int
         Bytes.
     rows : int
@@ -46,9 +46,9 @@ class Piece:
 def share_out(pieces: Sequence[Piece], ranks: int) -> list[list[Piece]]:
     """Return the pieces of each rank.
 
-    Where all of them can be divided, each rank gets consecutive rows, as many bytes as any other;
-    pieces stay whole where that changes a rank's part by no more than a twentieth. Otherwise whole
-    pieces are dealt out, the largest first, each to the rank that has least by then.
+    If all of them can be divided, each rank gets consecutive rows with the same number of bytes;
+    pieces stay whole if that changes a rank's share by no more than a twentieth. Otherwise whole
+    pieces are assigned, the largest first, each to the rank that has the least so far.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def share_out(pieces: Sequence[Piece], ranks: int) -> list[list[Piece]]:
         shares = _consecutive(pieces, [piece.size for piece in pieces], ranks)
         if all(shares):
             return shares
-        # A few long rows beside many short ones: better fewer bytes than none.
+        # A few long rows among many short ones: better fewer bytes than none.
         return _consecutive(pieces, [piece.rows for piece in pieces], ranks)
     return _dealt(pieces, ranks)
 

@@ -1,8 +1,7 @@
-"""TFRecord files of Examples: a piece is a range of records, or a whole file that is compressed.
+"""TFRecord files of Examples: a piece is a range of records, or a whole compressed file.
 
-There is no index in such files, so they are read once to find one. Records are read, checked and
-parsed by TensorFlow's own operations; what lies on no local disk is brought there by Arrow first, a
-piece at a time.
+Such files have no index, so they are scanned once. TensorFlow's own operations read, check and
+parse records; Arrow first copies remote files to the local disk, one piece at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SAMPLE_RECORDS: Final = 100
 _BUFFER_BYTES: Final = 1 << 20
 _FAR_BYTES: Final = 16 << 10
 _HEADER: Final = struct.Struct("<QI")
-#: Besides a record's own bytes: its length, and the checksums of that and of the bytes.
+#: Overhead of a record: its length, and the checksums of the length and of the bytes.
 _FRAME_BYTES: Final = 16
 #: TensorFlow's names for the compressions of `gridflow.tfrecord`.
 _NAMES: Final = {"none": "", "gzip": "GZIP", "deflate": "ZLIB"}
@@ -60,11 +59,11 @@ class RecordFiles(Format):
     columns : sequence of str
         The features that are read.
     spec : mapping of str to tf.io.FixedLenFeature, optional
-        As for ``tf.io.parse_example``; by default what the first 100 records tell.
+        As for ``tf.io.parse_example``; default: inferred from the first 100 records.
     compression : {'none', 'gzip', 'deflate'}, optional
-        By default what each file's suffix tells.
+        Default: by each file's suffix.
     folder : Path
-        For what isn't on a local disk.
+        For copies of remote files.
     """
 
     def __init__(
@@ -111,8 +110,9 @@ class RecordFiles(Format):
             else:
                 path = stack.enter_context(self._copied(found, piece.place, piece.size))
                 place = 0
-            # tf.data.TFRecordDataset begins at a file's beginning. Of this one no iterator can be
-            # made in 2.21, whose kernel forgets the offsets where graphs are rewritten.
+            # tf.data.TFRecordDataset starts at a file's beginning. This one supports offsets, but
+            # not with an iterator in 2.21, whose kernel loses the offsets when graphs are
+            # rewritten.
             records = tf.data.experimental.from_variant(
                 tf.raw_ops.TFRecordDatasetV2(
                     filenames=[str(path)],
@@ -139,9 +139,9 @@ class RecordFiles(Format):
         taken = [f"{name}: {f.dtype.name}{list(f.shape)}" for name, f in self._spec.items()]
         return (
             f"records of dataset {self.dataset!r} can't be parsed: {text} The features were "
-            f"inferred as {', '.join(taken)}. Say what they are with spec=, as for "
-            f"tf.io.parse_example: "
-            "a FixedLenFeature with its shape, and a default_value where some records lack it."
+            f"inferred as {', '.join(taken)}. Describe them with spec=, as for "
+            "tf.io.parse_example: a FixedLenFeature with its shape, and a default_value if some "
+            "records lack it."
         )
 
     def _sample(self, descriptions: Sequence[Description]) -> pa.RecordBatch:
@@ -173,8 +173,8 @@ class RecordFiles(Format):
             if len(lengths) > 1:
                 raise DataError(
                     f"feature {name!r} of dataset {self.dataset!r} has {lengths[0]} values in some "
-                    f"records of {path} and {lengths[-1]} in others. Where it is missing, give "
-                    f"spec= with a default_value; arrays need the same length in all records."
+                    f"records of {path} and {lengths[-1]} in others. If it may be missing, pass "
+                    "spec= with a default_value; arrays need the same length in all records."
                 )
             first = next(each for each in values if each is not None)
             kind = tf.string if isinstance(first, list) else tf.as_dtype(first.dtype)
@@ -189,14 +189,14 @@ class RecordFiles(Format):
             )
         if not isinstance(spec[name], self._tf.io.FixedLenFeature):
             raise InvalidArgument(
-                f"spec[{name!r}] must be a tf.io.FixedLenFeature, got {spec[name]!r}: batches are "
-                "made of arrays of one shape."
+                f"spec[{name!r}] must be a tf.io.FixedLenFeature, got {spec[name]!r}: all arrays "
+                "of a batch need the same shape."
             )
         return spec[name]
 
     @contextlib.contextmanager
     def _copied(self, found: FoundFile, start: int, size: int) -> Iterator[Path]:
-        """Give a local file that holds these bytes, which may be the file itself."""
+        """Yield a local file with these bytes, possibly the file itself."""
         if size == found.size and is_local(found.path):
             yield Path(found.path)
             return
@@ -218,14 +218,14 @@ def _stretches(file: Any, found: FoundFile) -> Iterator[Stretch]:
     while offset < found.size:
         if not start <= offset <= start + len(buffer) - _HEADER.size:
             file.seek(offset)
-            # Between headers that lie far apart in a local file nothing has to be read.
+            # In a local file nothing between distant headers has to be read.
             far = length > _FAR_BYTES and is_local(found.path)
             buffer, start = file.read(_HEADER.size if far else _BUFFER_BYTES), offset
         if len(buffer) < _HEADER.size:
             raise _corrupt("the file ends inside a record's header", found, offset, index)
         length, _ = _HEADER.unpack_from(buffer, offset - start)
         if length + _FRAME_BYTES > found.size - offset:
-            what = f"a record would have {length:,} bytes, more than are left"
+            what = f"a record would have {length:,} bytes, more than the file has left"
             raise _corrupt(f"{what}; is it a TFRecord file?", found, offset, index)
         offset += length + _FRAME_BYTES
         rows, index = rows + 1, index + 1
@@ -253,7 +253,7 @@ def _tensorflow() -> Any:
         import tensorflow as tf
     except ImportError as error:
         raise MissingDependency(
-            "TFRecord files are read by TensorFlow, under other backends, too: pip install "
-            "'gridflow[tensorflow]', or write Parquet."
+            "reading TFRecord files needs TensorFlow, even with other backends: pip install "
+            "'gridflow[tensorflow]', or use Parquet files."
         ) from error
     return tf

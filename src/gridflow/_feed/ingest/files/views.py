@@ -1,7 +1,7 @@
-"""Long bytes of Parquet files as Arrow's views: a value stays where it was first copied to.
+"""Reads long bytes of Parquet files as Arrow views, which copies each value only once.
 
-In an array of type ``binary`` all values lie one after the other, so what is read grows, and is
-copied each time. In one of type ``binary_view`` a long value has memory of its own.
+An array of type ``binary`` stores all values consecutively, so it grows while it is read and is
+copied each time. In an array of type ``binary_view`` each long value has its own memory.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 __all__ = ["AS_VIEWS", "footer_for_views", "long_columns"]
 
-#: What tells `pyarrow.parquet.ParquetFile` to make them; pyarrow before 21 can't.
+#: Option of `pyarrow.parquet.ParquetFile` for views; pyarrow before 21 doesn't have it.
 AS_VIEWS: Final[dict[str, Any]] = (
     {"binary_type": pa.binary_view()}
     if "binary_type" in inspect.signature(pq.ParquetFile).parameters
     else {}
 )
-#: Under which key pyarrow notes the types of the columns that it wrote; no other program does.
+#: The key under which pyarrow stores the types of the columns it wrote; other programs don't.
 _TYPES: Final = b"ARROW:schema"
 
 
 def footer_for_views(footer: pq.FileMetaData) -> pq.FileMetaData:
-    """Return a footer that doesn't say which of Arrow's types its columns had.
+    """Return a footer without the Arrow types of its columns.
 
-    Where it does, pyarrow makes those, whatever else it is told.
+    If it has them, pyarrow uses them, whatever the options say.
     """
     if _TYPES not in (footer.metadata or {}):
         return footer
     written = io.BytesIO()
     footer.write_metadata_file(written)
-    # As long as it was, as the format wants it.
+    # With the same length, as the format requires.
     other = written.getvalue().replace(_TYPES, _TYPES.replace(b":", b"-"))
     return pq.read_metadata(io.BytesIO(other))
 
 
 def long_columns(group: pq.RowGroupMetaData, schema: pa.Schema) -> Sequence[str]:
-    """Return the columns of bytes that are worth it: of 16 KiB a row or more, and in no struct.
+    """Return the columns of bytes with 16 KiB per row or more, outside structs.
 
     Parameters
     ----------
@@ -62,6 +62,6 @@ def long_columns(group: pq.RowGroupMetaData, schema: pa.Schema) -> Sequence[str]
         field.name
         for field in schema
         if pa.types.is_binary(field.type)
-        and "." not in field.name  # is perhaps part of a struct
+        and "." not in field.name  # may be part of a struct
         and sizes.get(field.name, 0) >= least
     ]

@@ -1,7 +1,7 @@
-"""The one door to the private parts of Keras, and of TensorFlow and JAX below it.
+"""Access to private parts of Keras, TensorFlow and JAX, and patches for their bugs.
 
-What is broken has a patch each, with its probe (`gridflow._keras.patches.registry`); what only has
-no public name is in `parts`. What gridflow adds, bug or not, is in `gridflow._keras.patches.hooks`.
-Nothing outside of these two folders touches such parts, which a test watches over: a new version of
-Keras is a matter of these folders.
+Each bug has a patch with a probe (`gridflow._keras.patches.registry`). Private parts that are used
+unchanged are in `parts`. What gridflow adds independently of bugs is in
+`gridflow._keras.patches.hooks`. A test checks that no code outside these two folders uses private
+parts, so a new version of Keras affects only them.
 """

@@ -1,10 +1,11 @@
-"""The patch for arrays of the user's that TensorFlow writes into.
+"""The patch for user arrays that TensorFlow overwrites.
 
-What a Python function gives to a graph (``numpy_function``, ``from_generator``, and so a PyDataset
-or a generator in ``fit``) TensorFlow copies, unless it begins at a multiple of 64 bytes: that it
-takes as it is, for its own. An operation may then write its result into it, as strategies bring
-about: a batch is cut into the parts of the replicas, and nobody else holds them. Where the array is
-a view of the user's data, these are other ones in the next epoch.
+TensorFlow copies arrays that a Python function returns to a graph (``numpy_function``,
+``from_generator``, and therefore a PyDataset or a generator in ``fit``), except those that begin at
+a multiple of 64 bytes: it uses these directly, as its own. An operation may then write its result
+into such an array. Under a strategy this happens, because a batch is split into the replicas' parts
+and nobody else holds them. If the array is a view of the user's data, the data differ in the next
+epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gridflow._feed.memory import aligned_empty, is_own
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
-#: Arrays that begin at a multiple of it aren't copied by TensorFlow (EIGEN_MAX_ALIGN_BYTES).
+#: TensorFlow doesn't copy arrays that begin at a multiple of this (EIGEN_MAX_ALIGN_BYTES).
 ALIGNMENT: Final = 64
 
 
@@ -42,9 +43,9 @@ def _copy() -> None:
 
 
 def _free(value: Any) -> Any:
-    """Return a value that TensorFlow may write into."""
+    """Return a value that TensorFlow may overwrite."""
     if (
-        not isinstance(value, np.ndarray)  # a tensor: these are copied when they are made
+        not isinstance(value, np.ndarray)  # tensors are copied when they are created
         or value.dtype.hasobject
         or value.ctypes.data % ALIGNMENT
         or is_own(value)
@@ -60,9 +61,9 @@ def fix(flavour: str) -> Patch:
     return Patch(
         "arrays that are written into",
         flavour,
-        "arrays that a PyDataset, generator or function gives to tf.data are overwritten under a "
-        "strategy where they begin at a multiple of 64 bytes: rows are others from the second "
-        "epoch on",
+        "under a strategy, arrays that a PyDataset, generator or function passes to tf.data are "
+        "overwritten if they begin at a multiple of 64 bytes: rows differ from the second epoch "
+        "on",
         _arrays_are_taken,
         _copy,
     )

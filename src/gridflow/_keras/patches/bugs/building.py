@@ -1,4 +1,4 @@
-"""The patch for models that Keras 3 on JAX and torch builds with a batch that is then lost."""
+"""The patch for models that Keras 3 on JAX and torch builds with a batch that it then loses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridflow._keras.patches.registry import Patch
 
 
 class _ReadOnceError(Exception):
-    """Raised by a probe's data when it is read although nobody trains yet."""
+    """Raised by a probe's data if it is read before training."""
 
 
 class _MustNotBeRead(ArrayDataset):
@@ -25,12 +25,12 @@ class _MustNotBeRead(ArrayDataset):
         raise _ReadOnceError
 
     def sample(self) -> Any:
-        """Return what looks like a batch, without a row of the data."""
+        """Return a placeholder batch without rows of the data."""
         raise _SampledError
 
 
 class _SampledError(Exception):
-    """Raised where the probe's model would be built, with a batch that isn't one of the data."""
+    """Raised if the probe's model would be built from a placeholder batch."""
 
 
 def _building_reads_a_batch() -> bool:

@@ -1,11 +1,11 @@
-"""What the patches of both flavours need to know about distributed datasets. Imports TensorFlow."""
+"""Distributed datasets, for the patches of both flavours. Imports TensorFlow."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import input_lib  # the public API can't map what is distributed
+from tensorflow.python.distribute import input_lib  # the public API can't map distributed datasets
 
 from gridflow._feed.dataset.evaluation_view import view_of
 from gridflow.errors import InvalidArgument
@@ -20,24 +20,24 @@ def is_distributed(dataset: object) -> bool:
 
 
 def check_scope(dataset: Any, strategy: Any) -> None:
-    """Refuse a model that isn't the strategy's with data that are.
+    """Reject a model that doesn't belong to the strategy that distributed its data.
 
     Raises
     ------
     InvalidArgument
-        The model was made outside of the strategy's scope.
+        The model was created outside the strategy's scope.
     """
     made_by = getattr(dataset, "_strategy", None)
     if is_distributed(dataset) and made_by is not None and made_by is not strategy:
         raise InvalidArgument(
-            "the model was made outside of the strategy's scope, so it can't take the batches of "
-            f"{type(made_by).__name__}: make and compile it inside, "
-            "with ctx.strategy.scope(): model = …; model.compile(…)."
+            "the model was created outside the strategy's scope, so it can't take batches of "
+            f"{type(made_by).__name__}. Create and compile it inside: with ctx.strategy.scope(): "
+            "model = …; model.compile(…)."
         )
 
 
 def map_distributed(dataset: Any, function: Callable[..., Any]) -> Any:
-    """Return a distributed dataset whose batches went through a function.
+    """Return a distributed dataset with a function applied to its batches.
 
     Parameters
     ----------
@@ -49,29 +49,29 @@ def map_distributed(dataset: Any, function: Callable[..., Any]) -> Any:
     changed = _changed(dataset, lambda part: part.map(function))
     if changed is None:
         raise InvalidArgument(
-            f"class_weight can't be applied to a {type(dataset).__name__}. Put the weights into "
-            "the dataset as a third component, (x, y, sample_weight).",
+            f"class_weight isn't supported for a {type(dataset).__name__}. Add the weights to the "
+            "dataset as a third component, (x, y, sample_weight).",
         )
     return changed
 
 
 def endless(dataset: Any, distributed: Any) -> Any:
-    """Return the dataset of a fit with ``steps_per_epoch``, so that it begins again when it ends.
+    """Return the dataset for a fit with ``steps_per_epoch``, which starts over when it ends.
 
-    That goes for what workers read on their own, which ends with an epoch of theirs: Keras would
-    end the training there. What the user made keeps its end, as in one process.
+    This concerns datasets that workers read on their own, which end with the worker's epoch: Keras
+    would end the training there. The user's own datasets keep their end, as in one process.
 
     Parameters
     ----------
     dataset
-        As it was given to ``fit``.
+        As passed to ``fit``.
     distributed
-        What Keras has made of it.
+        Keras's distributed version of it.
 
     Returns
     -------
     tf.data.Dataset, tf.distribute.DistributedDataset or None
-        None where the dataset stays as it is.
+        None if the dataset is left unchanged.
     """
     if isinstance(distributed, tf.data.Dataset):
         return distributed.repeat() if view_of(dataset) is not None else None
@@ -84,7 +84,7 @@ def endless(dataset: Any, distributed: Any) -> Any:
 
 
 def _changed(dataset: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a distributed dataset of changed parts, None if that can't be done."""
+    """Return a distributed dataset with changed parts, or None if that isn't possible."""
     if isinstance(dataset, input_lib.DistributedDatasetsFromFunction):
         parts, kind = dataset._datasets, input_lib.DistributedDatasetsFromFunction
         extra = {"replica_order": dataset._replica_order}
@@ -111,10 +111,10 @@ def _changed(dataset: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def with_order(dataset: Any, strategy: Any) -> Any:
-    """Return a dataset of which each worker takes its part of every batch, not files of its own.
+    """Return a dataset of which each worker takes its part of every batch, not separate files.
 
-    Else the rows of a batch are those of different files, and so are what is predicted of them:
-    out of order. tf_keras does this by itself.
+    Otherwise the rows of a batch come from different files, and predictions are out of order.
+    tf_keras does this by itself.
     """
     policies = tf.data.experimental.AutoShardPolicy
     if (
@@ -136,11 +136,11 @@ def without_autoshard(options: tf.data.Options) -> tf.data.Options:
 
 
 def steps_after_distribution(strategy: Any, dataset: Any) -> int | None:
-    """Return the steps of an epoch where they aren't the batches of the dataset, else None.
+    """Return the steps of an epoch if they differ from the batches of the dataset, else None.
 
-    Without autoshard each worker reads the whole dataset. The strategy cuts every batch into one
-    piece per worker, as a batch is meant for all of them, so a worker has `workers` times as many
-    batches to train as the dataset says.
+    Without autoshard, each worker reads the whole dataset. The strategy splits every batch into one
+    piece per worker, because a batch is meant for all of them. So a worker has `workers` times as
+    many batches to train on as the dataset says.
     """
     if is_distributed(dataset) or not isinstance(dataset, tf.data.Dataset):
         return None

@@ -15,11 +15,11 @@ from gridflow._keras.patches.registry import Patch
 
 
 class _AskedPeersError(Exception):
-    """Raised where a value would be compared with those of the other processes."""
+    """Raised if a value would be compared with those of other processes."""
 
 
 def _placing_asks_the_peers() -> bool:
-    """Return whether a value is placed by what all processes have to call."""
+    """Return whether placing a value involves all processes."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "all")
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     original = jax.device_put
@@ -61,8 +61,8 @@ PATCHES: Final = (
     Patch(
         "variables are made alone",
         "keras",
-        "a variable that one process makes, as it does to save or load a model, waits for the "
-        "other processes for ever",
+        "creating a variable in one process, as when it saves or loads a model, waits for the "
+        "other processes forever",
         _placing_asks_the_peers,
         _patch_distribute_tensor,
         jax.distributed.is_initialized,

@@ -1,7 +1,7 @@
-"""The patches for Keras 3 (seen in 3.15.1). Imported only once Keras is there.
+"""The patches for Keras 3 (seen in 3.15.1). Imported after Keras.
 
-No probe makes a tensor: that would start TensorFlow's eager context, after which a
-MultiWorkerMirroredStrategy can't be made and devices can't be configured any more.
+Probes create no tensors: that would start TensorFlow's eager context, after which a
+MultiWorkerMirroredStrategy can't be created and devices can't be configured.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRAINER: Final = trainer_class()
-_BATCH = 3  # rows of the probes' data; any number does
+_BATCH = 3  # rows of the probes' data; the number doesn't matter
 
 
 # --- building the model from a batch that is then lost ---------------------------------------
 
 
 class _ReadOnceError(Exception):
-    """Raised by a probe's data when it is read although nobody trains yet."""
+    """Raised by a probe's data if it is read before training."""
 
 
 class _MustNotBeRead:
-    """Stands for the data of ``fit``: says its shape, refuses to be read."""
+    """Stands for the data of ``fit``: has a shape, but raises an error when read."""
 
     _distributed_dataset = SimpleNamespace(element_spec=(tf.TensorSpec([_BATCH, 1]),))
 
@@ -85,7 +85,7 @@ def _is_built(model: Any) -> bool:
 
 
 def _has_no_call(model: Any) -> bool:
-    """Return whether a model is only a place for others, which its train_step calls (a GAN)."""
+    """Return whether a model only contains others, which its train_step calls (a GAN)."""
     return type(model).call is keras.Model.call
 
 
@@ -117,9 +117,9 @@ def _patch_building() -> None:
         specs = iterator._distributed_dataset.element_spec
         if not all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs)):
             raise ValueError(
-                "The model can't be built from this dataset, whose shapes are unknown: "
+                "The model can't be built from this dataset, because its shapes are unknown: "
                 f"{specs}. Build the model before fit (model.build(shape), or call it on a "
-                "batch), or give the dataset's shapes (output_signature of from_generator, "
+                "batch), or declare the dataset's shapes (output_signature of from_generator, "
                 "tf.ensure_shape in a map).",
             )
         batch = tf.nest.map_structure(_symbol, specs)
@@ -133,7 +133,7 @@ def _patch_building() -> None:
 
 
 class _ProbeStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """Records how Keras asks for a mean, without any cluster."""
+    """Records how Keras asks for a mean, without a cluster."""
 
     def __init__(self) -> None:
         self.axes: list[int | None] = []
@@ -154,7 +154,7 @@ def _means_need_an_axis() -> bool:
 
 
 def _mean_over_workers(strategy: Any, values: Any) -> Any:
-    """Average a structure of logs with one collective for all of them, not one for each."""
+    """Average a structure of logs with a single collective operation."""
     leaves = tf.nest.flatten(values)
     numbers = [
         index
@@ -228,16 +228,16 @@ def _patch_class_weight() -> None:
 
 
 class _WithoutAutoshard(tf.data.Dataset):  # type: ignore[misc]
-    """A dataset as far as Keras asks before it reads one: three batches, autoshard off."""
+    """What Keras asks of a dataset before it reads one: three batches, autoshard off."""
 
     element_spec = (tf.TensorSpec([_BATCH, 1]),)
     _inputs = ()
 
     def __init__(self) -> None:
-        """Make no variant tensor."""
+        """Create no variant tensor."""
 
     def cardinality(self) -> int:
-        """Return the number of batches before the distribution."""
+        """Return the number of batches before distribution."""
         return _BATCH
 
     def options(self) -> tf.data.Options:
@@ -246,12 +246,12 @@ class _WithoutAutoshard(tf.data.Dataset):  # type: ignore[misc]
 
 
 class _TwoWorkers(_ProbeStrategy):
-    """One of two workers, as far as Keras asks before it trains."""
+    """What Keras asks of one of two workers before it trains."""
 
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True, _num_workers=2)
 
     def experimental_distribute_dataset(self, dataset: object, options: object = None) -> object:
-        """Leave the dataset as it is; only its length is asked for."""
+        """Return the dataset unchanged; only its length is used."""
         del options
         return dataset
 
@@ -300,7 +300,7 @@ PATCHES: Final = (
     Patch(
         "autoshard_off",
         "keras",
-        "of a dataset with autoshard OFF only the first 1/workers is trained",
+        "only the first 1/workers of a dataset with autoshard OFF is used for training",
         _counts_before_distribution,
         _patch_counting,
     ),

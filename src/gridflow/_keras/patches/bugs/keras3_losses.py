@@ -1,4 +1,4 @@
-"""Losses of Keras 3 that divide by what isn't the same on all replicas (see `shares`)."""
+"""Losses of Keras 3 whose divisor differs between replicas (see `shares`)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ASKING: Final = 2
 
 
 def make_those_that_ask(values: Any, counts: Any) -> None:
-    """Make a masked and a weighted loss, each of which has to ask the other replicas."""
+    """Make a masked and a weighted loss, which both must ask the other replicas."""
     losses.reduce_weighted_values(values, mask=counts)
     losses.reduce_weighted_values(values, sample_weight=counts, reduction=_WEIGHTED)
 
 
 def install() -> None:
-    """Let losses divide by what there is in the whole batch."""
+    """Make losses divide by the counts of the whole batch."""
 
     def masked(apply_mask: Any, sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
         weight = apply_mask(sample_weight, mask, dtype, reduction)
@@ -51,7 +51,7 @@ def install() -> None:
     def weighted(reduce_weighted_values: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         if tuple(values.shape) != ():
             return reduce_weighted_values(values, *args, **kwargs)
-        # A loss function that has taken the mean itself: there is nothing left to divide.
+        # A loss function that returns the mean itself: there is nothing left to divide.
         with shares.of(None):
             return reduce_weighted_values(values, *args, **kwargs)
 
@@ -61,7 +61,7 @@ def install() -> None:
 
 
 def _to_all(part: shares.ReplicaPart, counts: Any) -> Any:
-    """Return by how much more of this part counts than of the whole batch."""
+    """Return how much more this part counts than the whole batch, per entry."""
     entries = ops.cast(ops.size(counts), counts.dtype)
     mine = ops.divide_no_nan(ops.sum(counts), entries)
     density = part.density(ops.sum(counts), entries)

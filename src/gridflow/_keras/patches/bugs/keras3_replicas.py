@@ -1,4 +1,4 @@
-"""The patches for Keras 3 that have to do with gradients of several replicas."""
+"""The patches for Keras 3 that concern gradients of several replicas."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class _Summed(threading.local):
-    """Whether the gradients that this replica's thread has are those of all replicas already."""
+    """Whether the gradients of this replica's thread are already summed over all replicas."""
 
-    #: As the optimizer updates variables by them.
+    #: When the optimizer updates variables.
     now = False
-    #: When the optimizer is given them.
+    #: When they are passed to the optimizer.
     before = False
 
 
@@ -40,7 +40,7 @@ TRAINER: Final = trainer_class()
 
 
 class _ProbeOptimizer(optimizers.TFOptimizer):  # type: ignore[misc]
-    """Says in which order it is asked to clip and to sum gradients; updates nothing."""
+    """Records in which order gradients are clipped and summed; updates nothing."""
 
     gradient_accumulation_steps = weight_decay = use_ema = None
     learning_rate = 1.0
@@ -88,7 +88,7 @@ def _patch_gradients() -> None:
         else:
             grads = self._clip_gradients(grads)
             self._apply_weight_decay(variables)
-            # An optimizer may do more there than update variables: Nadam does.
+            # An optimizer may do more than update variables here, as Nadam does.
             with knowing(now=True):
                 self._backend_update_step(grads, variables, self.learning_rate)
         if self.use_ema:
@@ -120,7 +120,7 @@ def _patch_gradients() -> None:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             if not self.built and tf.distribute.has_strategy():
-                # In a graph, variables of several replicas can't be given their first values.
+                # In a graph, variables of several replicas can't be initialised.
                 with tf.init_scope(), backend.name_scope(self.name, caller=self):
                     self.build(trainable_variables)
         apply(self, grads, trainable_variables)
@@ -133,13 +133,13 @@ on_each_device = tf.__internal__.distribute.interim.maybe_merge_call
 
 
 def native_of(variable: Any) -> Any:
-    """Return TensorFlow's variable of one of Keras's."""
+    """Return the TensorFlow variable of a Keras variable."""
     return variable.value if isinstance(variable, backend.Variable) else variable
 
 
 @contextlib.contextmanager
 def knowing(**summed: bool) -> Iterator[None]:
-    """Let this replica's thread know of its gradients what `_Summed` says."""
+    """Set the state in `_Summed` for this replica's thread, in a block."""
     outer = {name: getattr(_summed, name) for name in summed}
     vars(_summed).update(summed)
     try:
@@ -157,12 +157,12 @@ def sums_of(optimizer: Any, grads: Sequence[Any], natives: Sequence[Any]) -> lis
 def _accumulate(
     self: Any, grads: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
 ) -> None:
-    """Add gradients up, or update: the choice is made on each device, as none may part there."""
+    """Accumulate gradients, or update: the choice is made on each device."""
     own = type(self)._backend_update_step
     if own is not optimizers.TFOptimizer._backend_update_step:
         raise InvalidArgument(
-            f"{type(self).__name__} with gradient_accumulation_steps can't be trained under a "
-            "distribution strategy: it does more in a step than update variables. Use another "
+            f"{type(self).__name__} with gradient_accumulation_steps isn't supported under a "
+            "distribution strategy, because its steps do more than update variables. Use another "
             "optimizer (Adam), or a larger batch_size instead."
         )
     steps = self.gradient_accumulation_steps
@@ -212,7 +212,7 @@ def _move_averages(self: Any) -> None:
         if average is not None
     ]
     every = self.ema_overwrite_frequency
-    # Of the updates: where gradients are accumulated, several steps make one.
+    # Counts updates: with accumulated gradients, several steps make one.
     is_first = tf.equal(self.iterations, 0)
     overwrites = (self.iterations + 1) % every == 0 if every else tf.constant(False)
 
@@ -240,20 +240,20 @@ def _move_averages(self: Any) -> None:
 
 
 class _OwnModel:
-    """A model with a step of the user's, as far as Keras asks before it trains."""
+    """What Keras asks of a model with a custom step before it trains."""
 
     def __init__(self) -> None:
         vars(self).update(vars(probing.model()))
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Return a loss of Keras's, beside which the user's own may stand."""
+        """Compute one of Keras's losses, next to which there may be custom ones."""
         return {"loss": losses.reduce_values(data, reduction="sum_over_batch_size")}
 
 
 def _losses_are_scaled_in_own_steps() -> bool:
-    """Return whether Keras makes its losses smaller there, for gradients that are added up.
+    """Return whether Keras scales its losses there, for gradients that are added up.
 
-    What the user computes isn't made smaller, and its gradients are added up, too.
+    Custom losses aren't scaled, but their gradients are added up, too.
     """
     with probing.in_replica() as graph:
         model = _OwnModel()
@@ -274,11 +274,11 @@ def _patch_own_steps() -> None:
     ) -> Any:
         value = reduce(values, sample_weight, reduction)
         if reduction == "sum" and own_steps.is_active() and shares.current() is None:
-            # A sum stays one where gradients are averaged.
+            # A sum remains a sum if gradients are averaged.
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             value = ops.multiply(value, ops.cast(replicas, value.dtype))
         elif reduction not in {None, "none", "sum"} and tuple(values.shape) == ():
-            # A loss function that takes the mean itself, which Keras leaves as it is.
+            # A loss function that returns the mean itself, which Keras leaves unchanged.
             value = losses.scale_loss_for_distribution(value)
         return value
 
@@ -294,16 +294,16 @@ def _patch_own_steps() -> None:
 
 
 class _WithSharedLosses(_OwnModel):
-    """A model whose step has losses that divide by a mask, or by weights."""
+    """A model with losses that divide by a mask or by weights."""
 
     def train_step(self, data: Any) -> dict[str, Any]:
-        """Make them."""
+        """Compute the losses."""
         keras3_losses.make_those_that_ask(data, tf.ones_like(data))
         return {}
 
 
 def _parts_divide_by_their_own() -> bool:
-    """Return whether a replica's losses divide by what counts in its own part of a batch."""
+    """Return whether a replica's losses divide by the counts of its own part of a batch."""
     with probing.in_replica() as graph:
         model = _WithSharedLosses()
         values = tf.compat.v1.placeholder(tf.float32, [2])
@@ -324,8 +324,8 @@ PATCHES: Final = (
     Patch(
         "own steps",
         "keras",
-        "a train_step, compute_loss or scalar loss of the user's gets gradients that are N times "
-        "too large with N replicas",
+        "with N replicas, gradients of a custom train_step, compute_loss or scalar loss are N "
+        "times too large",
         _losses_are_scaled_in_own_steps,
         _patch_own_steps,
     ),

@@ -1,4 +1,4 @@
-"""The patch for Keras 3's loss scaling on several replicas: all have to skip the same step."""
+"""The patch for Keras 3's loss scaling: all replicas must skip the same step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def _parts_are_looked_at() -> bool:
-    """Return whether a replica looks at its own gradients before those of others are added.
+    """Return whether a replica checks its own gradients before the sum over all.
 
-    The replicas then skip different steps: some update, or wait in a collective, without the rest.
+    The replicas then skip different steps: some update, or wait in a collective operation, without
+    the others.
     """
     asked = []
 
@@ -56,12 +57,12 @@ def _patch_skipping() -> None:
             original(self, grads, trainable_variables)
             return
         variables = list(trainable_variables or self._trainable_variables)
-        # What isn't finite in one part isn't in the sum: all skip the same step.
+        # If one part isn't finite, neither is the sum: all replicas skip the same step.
         sums = sums_of(self, list(grads), [native_of(each) for each in variables])
         finite = self.check_finite(sums)
 
         def update(sums: Sequence[Any], variables: Sequence[Any]) -> None:
-            # In a thread of its own for each replica, where nothing is known of this one.
+            # Each replica runs in its own thread, which doesn't have this thread's state.
             with knowing(before=True):
                 self._stateful_handle_finite_grads(sums, variables)
 
@@ -75,7 +76,7 @@ def _patch_skipping() -> None:
                 call = functools.partial(update, *given)
             ops.cond(finite, call, self._stateful_handle_non_finite_grads)
 
-        # A branch in which replicas meet can only be taken by all of them together.
+        # A branch with a collective operation must be taken by all replicas together.
         on_each_device(choose, tf.distribute.get_strategy(), finite, sums, variables)
 
     wrap(scaling.LossScaleOptimizer, "_tf_apply", apply, Layer.BUG)
@@ -85,8 +86,8 @@ PATCHES: Final = (
     Patch(
         "loss scaling",
         "keras",
-        "each worker asks only its first replica whether gradients are finite: some skip a step "
-        "that others make, which hang, or get infinite weights",
+        "each worker checks only its first replica's gradients for finite values: some workers "
+        "skip a step that others make, and these hang or get infinite weights",
         _parts_are_looked_at,
         _patch_skipping,
     ),

@@ -1,4 +1,4 @@
-"""The patches for Keras 3 that have to do with epochs and steps (see `keras3`)."""
+"""The patches for Keras 3 that concern epochs and steps (see `keras3`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gridflow._keras.patches.registry import Patch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_BATCH = 3  # batches of the probes' data; any number does
+_BATCH = 3  # batches of the probes' data; the number doesn't matter
 TRAINER: Final = trainer_class()
 
 
@@ -29,7 +29,7 @@ TRAINER: Final = trainer_class()
 
 
 class _ProbeEpoch(trainer.TFEpochIterator):  # type: ignore[misc]
-    """An epoch over a list, which counts how often it is begun."""
+    """An epoch over a list, which counts how often it is started."""
 
     def __init__(self, known: int | None) -> None:
         self.__dict__.update(
@@ -47,7 +47,7 @@ class _ProbeEpoch(trainer.TFEpochIterator):  # type: ignore[misc]
         return list(range(_BATCH))
 
     def tf_sync(self) -> None:
-        """Wait for nothing: no operation runs here."""
+        """Do nothing: no operation runs here."""
 
 
 def _epochs_are_miscounted() -> bool:
@@ -72,7 +72,7 @@ def _patch_epochs() -> None:
         stride = self.steps_per_execution
         steps = range(0, self._num_batches, stride) if self._num_batches else count(0, stride)
         for step in steps:
-            # Set before the step is made: if that finds no more data, this is the epoch's length.
+            # Set before the step: if the step finds no more data, this is the epoch's length.
             self._steps_seen = step
             yield step, step + stride - 1, iterator
         self._current_iterator = None
@@ -86,7 +86,7 @@ def _patch_epochs() -> None:
 
 
 def _ended_data_counts_as_a_step() -> bool:
-    """Return whether operations of a step that need no data run without them."""
+    """Return whether operations of a step that need no data run without any."""
     found = []
 
     def step(data: Any) -> None:
@@ -105,7 +105,7 @@ def _patch_steps() -> None:
     def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
         @functools.wraps(step_function)
         def step_with_data(data: Any) -> Any:
-            # Operations that need no data (iterations += 1) have to wait for it all the same.
+            # Operations that need no data (iterations += 1) must wait for it, too.
             tensors = [
                 leaf for leaf in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(leaf)
             ]
@@ -121,9 +121,9 @@ def _patch_steps() -> None:
 
 
 def _many_steps_are_made_in_a_branch() -> bool:
-    """Return whether steps are made in a branch of a loop, where replicas can't be given data.
+    """Return whether steps run in a branch of a loop, where replicas can't get data.
 
-    When it runs it says "You must feed a value for placeholder tensor".
+    Running it fails with "You must feed a value for placeholder tensor".
     """
     found = []
 
@@ -139,7 +139,7 @@ def _many_steps_are_made_in_a_branch() -> bool:
 
 
 class _OneStepAtATime:
-    """A model, but for its ``steps_per_execution``."""
+    """A model without its ``steps_per_execution``."""
 
     steps_per_execution = 1
 
@@ -175,35 +175,35 @@ def _patch_many_steps() -> None:
 
 
 class _GatheredError(Exception):
-    """Raised where predictions of all replicas would be put together."""
+    """Raised if predictions of all replicas would be combined."""
 
 
 class _TwoReplicas(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """Runs steps as one of two workers would, without any cluster."""
+    """Runs steps like one of two workers, without a cluster."""
 
     num_replicas_in_sync = 2
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
 
     def __init__(self) -> None:
-        """Leave the base's start of a cluster out."""
+        """Don't start a cluster as the base class does."""
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Make a step at once."""
+        """Run a step immediately."""
         del kwargs, options
         return fn(*args)
 
     def experimental_local_results(self, value: Any) -> Any:
-        """Return what the replicas of this worker found."""
+        """Return the results of this worker's replicas."""
         return (value,)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Ask other workers for what they found."""
+        """Collect the results of other workers."""
         del value, axis
         raise _GatheredError
 
 
 class _Predicting:
-    """A model as far as Keras asks before it predicts; its predictions are a number."""
+    """What Keras asks of a model before it predicts; its prediction is a number."""
 
     make_predict_function = TRAINER.make_predict_function
     predict_function = None
@@ -212,7 +212,7 @@ class _Predicting:
         vars(self).update(vars(probing.model(distribute_strategy=_TwoReplicas())))
 
     def predict_step(self, data: Any) -> Any:
-        """Return what can be asked for its value."""
+        """Return an object with a value."""
         del data
         return SimpleNamespace(numpy=lambda: 1.0)
 
@@ -226,7 +226,7 @@ def _all_replicas_predict_a_batch() -> bool:
 
 
 class _OfFirstReplica:
-    """A model that makes its ``predict_function`` for the first replica of this process alone."""
+    """A model whose ``predict_function`` is only for the first replica of this process."""
 
     predict_function = None
 
@@ -245,7 +245,7 @@ class _OfFirstReplica:
 
 def _patch_predicting_a_batch() -> None:
     make = TRAINER.make_predict_function
-    #: By model: the function of all replicas, which Keras drops where the model changes, and ours.
+    #: By model: the function of all replicas, which Keras drops when the model changes, and ours.
     functions: Any = weakref.WeakKeyDictionary()
 
     def predict_on_batch(original: Any, self: Any, x: Any) -> Any:
@@ -258,7 +258,7 @@ def _patch_predicting_a_batch() -> None:
             make(alone)
             function = alone.predict_function
             functions[self] = self.predict_function, function
-        # In a list, as Keras gives the batches of several steps.
+        # In a list, as Keras passes the batches of several steps.
         found = function([(x,)])
         return tf.nest.map_structure(trainer.convert_to_np_if_not_ragged, found)
 
@@ -266,7 +266,7 @@ def _patch_predicting_a_batch() -> None:
 
 
 def with_steps(adapter: Any, steps: int | None) -> Any:
-    """Let an adapter of Keras say that its data have so many steps."""
+    """Make a Keras data adapter report this number of steps."""
 
     class Adapter(type(adapter)):  # type: ignore[misc]
         num_batches = steps
@@ -279,7 +279,7 @@ PATCHES: Final = (
     Patch(
         "epochs",
         "keras",
-        "each epoch begins its data twice, and an unknown length is found one too high",
+        "each epoch starts its data twice, and an unknown length is found one too high",
         _epochs_are_miscounted,
         _patch_epochs,
     ),
@@ -300,7 +300,8 @@ PATCHES: Final = (
     Patch(
         "predict_on_batch",
         "keras",
-        "predict_on_batch predicts all rows on each of several replicas, and returns them as often",
+        "predict_on_batch predicts all rows on each of several replicas, and returns them "
+        "repeatedly",
         _all_replicas_predict_a_batch,
         _patch_predicting_a_batch,
     ),

@@ -1,12 +1,12 @@
-"""Models with a ``train_step`` or ``compute_loss`` of their own, under several replicas.
+"""Models with a custom ``train_step`` or ``compute_loss``, on several replicas.
 
-Keras makes its own losses 1/N of what they are, N being the number of replicas, so that the sum of
-all replicas' gradients is that of the whole batch. A loss that the user computes isn't scaled:
-its gradients are N times too large. So within a step of the user's nothing is scaled, and the
-gradients are averaged: each replica computes what one process computes on its part of the batch.
+Keras scales its own losses by 1/N for N replicas, so that the sum of all replicas' gradients is
+that of the whole batch. Custom losses aren't scaled, so their gradients are N times too large.
+Therefore nothing is scaled within a custom step, and the gradients are averaged: each replica
+computes what one process would compute on its part of the batch.
 
-A class that scales by itself names what one needs for that, and is left alone. As a number that was
-computed elsewhere has no such name, it is said in the log that gradients are averaged.
+A class that scales losses itself uses one of the names needed for that, and is left unchanged. A
+factor that was computed elsewhere can't be recognised, so the log says that gradients are averaged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What a step names that takes care of the replicas by itself.
+#: Names used by steps that handle replicas themselves.
 _SCALING: Final = frozenset(
     {"num_replicas_in_sync", "compute_average_loss", "scale_loss_for_distribution", "all_reduce"}
 )
@@ -35,13 +35,13 @@ _state = threading.local()
 
 
 def is_active() -> bool:
-    """Return whether a step runs in this thread in which nothing is scaled."""
+    """Return whether this thread runs a step in which nothing is scaled."""
     return getattr(_state, "depth", 0) > 0
 
 
 @contextmanager
 def unscaled() -> Iterator[None]:
-    """Scale nothing inside, and average gradients."""
+    """Scale nothing in a block, and average gradients."""
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
         yield
@@ -52,12 +52,12 @@ def unscaled() -> Iterator[None]:
 def within(
     model: Any, step: Callable[..., Any], part_of: Callable[[Any], shares.ReplicaPart | None]
 ) -> Callable[..., Any]:
-    """Return the step so that the replicas' parts of a batch make up what one process computes.
+    """Wrap a step so that the replicas together compute the same as one process.
 
     Parameters
     ----------
     model
-        Its class says whether nothing is to be scaled in the step, or whether it is left as it is.
+        Its class decides whether scaling is turned off in the step.
     step : callable
         Takes one replica's part of a batch.
     part_of : callable
@@ -74,7 +74,7 @@ def within(
 
     @functools.wraps(step)
     def step_of_part(batch: Any) -> Any:
-        if shares.current() is not None:  # a step around this one knows of empty batches
+        if shares.current() is not None:  # an outer step handles empty batches
             return step(batch)
         with unscaled() if own else nullcontext(), shares.of(part_of(batch)):
             return step(batch)
@@ -86,21 +86,21 @@ def within(
 @functools.cache
 def _say(name: str, replicas: int) -> None:
     _log.warning(
-        "%s computes losses or steps of its own: its gradients are averaged over the %d replicas, "
-        "as if each batch were trained by one process. If it scales losses by itself, let it name "
-        "num_replicas_in_sync: then gradients are added up.",
+        "%s overrides losses or steps: its gradients are averaged over the %d replicas, as if "
+        "one process trained on each batch. If it scales losses itself, make it use "
+        "num_replicas_in_sync; then gradients are added up.",
         name,
         replicas,
     )
 
 
 def has_own(cls: type) -> bool:
-    """Return whether a class of models overrides what computes losses or updates weights."""
+    """Return whether a model class overrides the methods for losses or updates."""
     return any(not _is_keras(_owner(cls, name)) for name in _METHODS)
 
 
 def scales_itself(cls: type) -> bool:
-    """Return whether a user's class, or a function that it uses, names what one scales with."""
+    """Return whether a user's class, or a function that it uses, scales losses itself."""
     seen: set[int] = set()
     return any(
         _scales(value, seen)

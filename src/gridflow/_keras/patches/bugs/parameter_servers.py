@@ -1,4 +1,4 @@
-"""Patches for Keras 3 under ParameterServerStrategy. Imported only when Keras is."""
+"""Patches for Keras 3 under ParameterServerStrategy. Imported after Keras."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import keras
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
-# No probe makes a tensor, see `keras3`.
+# Probes create no tensors, see `keras3`.
 
-#: By which Keras's variables are known in TensorFlow's checkpoints.
+#: The key of Keras's variables in TensorFlow's checkpoints.
 _VALUE: Final = "VARIABLE_VALUE"
 
 
 class _SharedNative(ps_values.AggregatingVariable):  # type: ignore[misc]
-    """A variable that workers share, as far as Keras asks; knows whether it was added to."""
+    """What Keras asks of a variable shared by workers; records additions."""
 
     dtype = tf.float32
     is_added_to = False
@@ -38,7 +38,7 @@ class _SharedNative(ps_values.AggregatingVariable):  # type: ignore[misc]
 
 
 class _Counter(backend.Variable):  # type: ignore[misc]
-    """Keras's variable around that one."""
+    """The Keras variable around it."""
 
     def __init__(self) -> None:
         self.__dict__["_value"] = _SharedNative()
@@ -47,11 +47,11 @@ class _Counter(backend.Variable):  # type: ignore[misc]
         return value
 
     def assign(self, value: object) -> None:
-        """Write what was read and added to before."""
+        """Write a value that was read and added to before."""
 
 
 def _adding_reads_and_writes() -> bool:
-    """Return whether ``assign_add`` is more than one operation: others' updates get lost."""
+    """Return whether ``assign_add`` is several operations, so that updates get lost."""
     counter = _Counter()
     with tf.Graph().as_default():
         counter.assign_add(1.0)
@@ -62,7 +62,7 @@ def _patch_adding() -> None:
     def patched(name: str) -> Any:
         def assign(original: Any, self: Any, value: Any) -> Any:
             native = self._value
-            # Mirrored variables aggregate what is assigned: there Keras's way is right.
+            # Mirrored variables aggregate assigned values; Keras is right there.
             if in_stateless_scope() or not _is_shared(native):
                 return original(self, value)
             value = tf.cast(keras.ops.convert_to_tensor(value), native.dtype)
@@ -75,7 +75,7 @@ def _patch_adding() -> None:
 
 
 def _is_shared(native: Any) -> bool:
-    """Return whether a variable is one that several workers update on their own."""
+    """Return whether several workers update a variable independently."""
     if isinstance(native, ps_values.AggregatingVariable):
         return True
     is_plain = isinstance(native, BaseResourceVariable)
@@ -83,9 +83,9 @@ def _is_shared(native: Any) -> bool:
 
 
 def _lookup_needs_the_whole_table() -> bool:
-    """Return whether an embedding converts its table to a tensor, whatever it is made of."""
+    """Return whether an embedding converts its table to a tensor, even a sharded one."""
     with tf.Graph().as_default() as graph:
-        table = ShardedVariable([tf.Variable(tf.zeros([1, 1]))])  # one shard takes the least time
+        table = ShardedVariable([tf.Variable(tf.zeros([1, 1]))])  # a single shard is fastest
         layer = SimpleNamespace(
             _embeddings=SimpleNamespace(_value=table), embeddings=table, compute_dtype="float32"
         )
@@ -107,7 +107,7 @@ def _patch_lookup() -> None:
 
 
 def _arrays_need_a_whole() -> bool:
-    """Return whether a variable asks the one behind it for an array, which shards don't give."""
+    """Return whether a variable asks its native variable for an array, which shards don't have."""
     try:
         _InShards().__array__()
     except AttributeError as error:
@@ -120,7 +120,7 @@ def _arrays_need_a_whole() -> bool:
 
 
 class _AskedForShardsError(Exception):
-    """Raised where shards would be put together."""
+    """Raised if shards would be combined."""
 
 
 class _Shards(ShardedVariable):  # type: ignore[misc]
@@ -155,7 +155,7 @@ def _patch_arrays() -> None:
 
 
 def _checkpoints_need_a_whole() -> bool:
-    """Return whether a variable gives all of its shards to a checkpoint as if they were one."""
+    """Return whether a variable passes all its shards to a checkpoint as if they were one."""
     try:
         found = _InShards()._serialize_to_tensors()
     except _AskedForShardsError:
@@ -167,7 +167,7 @@ def _patch_checkpoints() -> None:
     def to_tensors(serialize: Any, self: Any) -> Any:
         if not isinstance(self._value, ShardedVariable):
             return serialize(self)
-        # Whole, as in all other files of gridflow's.
+        # Complete, as in all of gridflow's other files.
         return {_VALUE: tf.convert_to_tensor(self._value)}
 
     def from_tensors(restore: Any, self: Any, restored_tensors: Any) -> Any:
@@ -192,21 +192,21 @@ PATCHES: Final = (
     Patch(
         "sharded embeddings",
         "keras",
-        "an Embedding whose table lies in shards on parameter servers fetches all of it",
+        "an Embedding with a sharded table on parameter servers fetches the whole table",
         _lookup_needs_the_whole_table,
         _patch_lookup,
     ),
     Patch(
         "sharded arrays",
         "keras",
-        "a model whose variables lie in shards on parameter servers can't be saved",
+        "a model with sharded variables on parameter servers can't be saved",
         _arrays_need_a_whole,
         _patch_arrays,
     ),
     Patch(
         "sharded checkpoints",
         "keras",
-        "tf.train.Checkpoint fails on a model whose variables lie in shards on parameter servers",
+        "tf.train.Checkpoint fails on a model with sharded variables on parameter servers",
         _checkpoints_need_a_whole,
         _patch_checkpoints,
     ),

@@ -1,7 +1,7 @@
-"""What probes of Keras on TensorFlow ask with: a graph, and replicas in it, where nothing runs.
+"""Tools for probes of Keras on TensorFlow: a graph with replicas, in which nothing runs.
 
-To run an operation would start TensorFlow's eager context, after which a
-MultiWorkerMirroredStrategy can't be made and devices can't be configured any more.
+Running an operation would start TensorFlow's eager context, after which a
+MultiWorkerMirroredStrategy can't be created and devices can't be configured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Any number does whose inverse nothing else multiplies by.
+#: Any number works if nothing else multiplies by its inverse.
 REPLICAS: Final = 3
 
 
-#: Name of the operations that stand for those that add up over replicas.
+#: Name of the operations that represent sums over replicas.
 _ASKED: Final = "asked_other_replicas"
 
 
 class StepMadeError(Exception):
-    """Raised by a probe's step: what comes behind it would run operations."""
+    """Raised by a probe's step, because the code after it would run operations."""
 
 
 class _Extended(tf.distribute.StrategyExtended):  # type: ignore[misc]
@@ -49,7 +49,7 @@ class _Strategy(tf.distribute.Strategy):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def in_replica() -> Iterator[Any]:
-    """Be inside of one of several replicas; yields the graph that takes the operations."""
+    """Enter one of several replicas; yield the graph that records the operations."""
     strategy = _Strategy()
     with (
         tf.Graph().as_default() as graph,
@@ -60,7 +60,7 @@ def in_replica() -> Iterator[Any]:
 
 
 def waits_for(operation: Any, other: Any) -> bool:
-    """Return whether an operation of a graph runs only once another one has run."""
+    """Return whether an operation of a graph runs only after another."""
     seen, left = set(), [operation]
     while left:
         each = left.pop()
@@ -73,7 +73,7 @@ def waits_for(operation: Any, other: Any) -> bool:
 
 
 def times_asked(graph: Any) -> int:
-    """Return how often something is added up over the replicas in a graph."""
+    """Return the number of sums over replicas in a graph."""
     names = [operation.name.split("/")[-1] for operation in graph.get_operations()]
     return sum(name.startswith(_ASKED) for name in names)
 
@@ -90,7 +90,7 @@ def multiplies_by(graph: Any, factor: float) -> bool:
 
 
 def model(**attributes: Any) -> Any:
-    """Return what stands for a model while Keras makes a function of its steps."""
+    """Return a stand-in for a model while Keras makes a function of its steps."""
     made = {
         "run_eagerly": True,
         "jit_compile": False,
@@ -103,7 +103,7 @@ def model(**attributes: Any) -> Any:
 
 
 def strategy(replicas: int) -> Any:
-    """Return what stands for a strategy that runs a step at once, as it is."""
+    """Return a stand-in for a strategy that runs a step immediately."""
 
     def run(step: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
         return step(*args, **(kwargs or {}))
@@ -112,7 +112,7 @@ def strategy(replicas: int) -> Any:
 
 
 class Batches(tf.data.Iterator):  # type: ignore[misc]
-    """An iterator of one placeholder, which knows whether it was asked for its end."""
+    """An iterator of one placeholder that records whether its end was checked."""
 
     element_spec = _type_spec = tf.TensorSpec([1], tf.float32)
 
@@ -129,7 +129,7 @@ class Batches(tf.data.Iterator):  # type: ignore[misc]
         return self.batch
 
     def get_next_as_optional(self) -> Any:
-        """Return what is asked first, and then holds the batch."""
+        """Return an optional that is checked first and then holds the batch."""
         optional = tf.experimental.Optional.from_value(self.batch)
         batches = self
 

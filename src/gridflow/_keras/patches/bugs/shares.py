@@ -1,15 +1,15 @@
-"""What a replica's part of a batch weighs, in steps of Keras's on several replicas.
+"""The weight of a replica's part of a batch, in Keras's steps on several replicas.
 
-A loss is a mean over the batch. The mean of the replicas' means is that of the whole batch only
-where each divides by as much as the others: not with parts of 8 and 7 rows, nor where a loss
-divides by its own sum of weights, or by the entries that a mask leaves. So
+A loss is a mean over the batch. The mean of the replicas' means is the mean of the whole batch only
+if all replicas divide by the same number: not with parts of 8 and 7 rows, and not if a loss divides
+by its own sum of weights, or by the entries that a mask keeps. So
 
-* gradients are weighted by rows when they are averaged. The number of rows travels with them;
-* a loss that divides by weights or valid entries divides by their mean over all replicas, times
-  its own number of entries. That takes a number of the other replicas before the gradients are
-  known; a loss without masks and weights doesn't ask for it.
+* gradients are weighted by rows when they are averaged. The number of rows is sent with them;
+* a loss that divides by weights or valid entries divides by their mean over all replicas, times its
+  own number of entries. This needs a number from the other replicas before the gradients are known;
+  a loss without masks and weights doesn't ask for it.
 
-Imports no backend: who makes a `ReplicaPart` says how numbers are added up.
+Imports no backend: the creator of a `ReplicaPart` defines how numbers are summed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class ReplicaPart:
     rows : float or tensor
         Rows in it.
     add_up : callable
-        Returns the sums of some numbers over all replicas, each of which has to call it. Those of
-        a part without rows count for nothing: it may hold one to make a batch of.
+        Returns the sums of some numbers over all replicas, each of which must call it. Numbers of a
+        part without rows are ignored: it may hold a placeholder row.
     scaled : float, default 1
-        What a loss that is a mean is divided by, beside its entries, for gradients that are added
-        up afterwards: 1, or the number of replicas.
+        Additional divisor of a loss that is a mean, for gradients that are added up later: 1, or
+        the number of replicas.
     is_reachable : callable, optional
-        Whether the other replicas can be asked at this place of the step.
+        Whether the other replicas can be asked at this point of the step.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class ReplicaPart:
         self._all_rows: Any = None
 
     def times_a_sum(self) -> Any:
-        """Return how often a sum over these rows counts, as the others' means are weighted."""
+        """Return the factor for a sum over these rows, given that means are weighted."""
         # No cached_property: before Python 3.12 it has a lock, and replicas in threads meet here.
         if self._all_rows is None:
             (self._all_rows,) = self._add_up([self.rows])
         return self._all_rows / (self.rows * self.scaled)
 
     def density(self, counted: Any, entries: Any) -> Any:
-        """Return how much counts in the whole batch, for each of its entries.
+        """Return the average count per entry of the whole batch.
 
         Parameters
         ----------
         counted, entries : tensor
-            The same of this part: a sum of weights or of a mask, and over how many entries.
+            The values of this part: a sum of weights or of a mask, and its number of entries.
         """
         counted, entries = self._add_up([counted, entries])
         return counted / entries
@@ -76,7 +76,7 @@ class ReplicaPart:
 
 @contextmanager
 def of(part: ReplicaPart | None) -> Iterator[None]:
-    """Let the step inside be made on a part of a batch; None: nothing is known of it."""
+    """Declare the part of a batch on which a step runs, in a block; None if unknown."""
     before = getattr(_state, "part", None)
     _state.part = part
     try:
@@ -86,12 +86,12 @@ def of(part: ReplicaPart | None) -> Iterator[None]:
 
 
 def current() -> ReplicaPart | None:
-    """Return the part of a batch that this thread's step is made on, None if it isn't known."""
+    """Return the part of a batch on which this thread's step runs, or None if unknown."""
     return getattr(_state, "part", None)
 
 
 def reachable(what: str) -> ReplicaPart | None:
-    """Return the `current` part if the other replicas can be asked here; else say that once."""
+    """Return the `current` part if the other replicas can be asked here; else log once."""
     part = current()
     if part is None or part.is_reachable():
         return part
@@ -102,7 +102,7 @@ def reachable(what: str) -> ReplicaPart | None:
 @functools.cache
 def _say(what: str) -> None:
     _log.warning(
-        "%s is computed inside of a function, loop or branch of the step, where a replica can't "
-        "ask the others: each divides by its own sum. Compute it in the step itself.",
+        "%s is computed inside a function, loop or branch of the step, where replicas can't "
+        "exchange values, so each divides by its own sum. Compute it in the step itself.",
         what,
     )

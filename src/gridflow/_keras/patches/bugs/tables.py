@@ -1,8 +1,8 @@
-"""The patch for lookup tables (StringLookup and its like) in branches under parameter servers.
+"""The patch for lookup tables (StringLookup and others) in branches under parameter servers.
 
-Each worker has a copy of a table that was made in the scope of ``ParameterServerStrategy``; which
-one a step means is known when it is called. TensorFlow asks for it in the graph that uses the
-table. If that is one within another (a branch, a ``map``), nobody answers.
+Each worker has a copy of a table created in the scope of ``ParameterServerStrategy``; which copy a
+step uses is known when it is called. TensorFlow asks for it in the graph that uses the table. If
+that is an inner graph (a branch, a ``map``), nobody answers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _patch() -> None:
         graph = tf.compat.v1.get_default_graph()
         while isinstance(graph, FuncGraph) and isinstance(graph.outer_graph, FuncGraph):
             graph = graph.outer_graph
-        # What is within takes it from there, as it does with any tensor.
+        # Inner graphs capture it from there, like any tensor.
         with graph.as_default() if isinstance(graph, FuncGraph) else contextlib.nullcontext():
             return plain(self)
 
@@ -53,12 +53,12 @@ def _patch() -> None:
 
 
 def fix(flavour: str) -> Patch:
-    """Return the patch, for the flavour of Keras that is imported first."""
+    """Return the patch for a flavour of Keras."""
     return Patch(
         "lookup tables in branches",
         flavour,
-        "models with StringLookup and other lookup tables fail under ParameterServerStrategy where "
-        "a step is made in a branch (missing placeholder)",
+        "models with StringLookup and other lookup tables fail under ParameterServerStrategy if "
+        "a step runs in a branch (missing placeholder)",
         _branches_are_not_told,
         _patch,
     )

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     Pairs = Sequence[tuple[Any, Any]]
 
-#: Elements of all gradients up to which their number takes longer than their size.
+#: Total elements up to which the number of gradients costs more than their size.
 _SMALL: Final = 2**20
 
 
 def part_of(batch: Any) -> shares.ReplicaPart | None:
-    """Return what a replica is given as the part of a batch, None where there is no other.
+    """Return a replica's part of a batch, or None if it is the only replica.
 
     Parameters
     ----------
     batch : nested tensors
-        The first one has as many rows as the part, as in Keras's own count of rows.
+        The rows of the first one are counted, as Keras does.
     """
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
@@ -57,10 +57,9 @@ def _rows(tensor: Any) -> Any:
 
 
 def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[Any, Any]]:
-    """Return the sums of gradients over all replicas, as they make up that of the whole batch.
+    """Return the sums of gradients over all replicas, for the whole batch.
 
-    Keras's losses are 1/N of what they are already, N being the number of replicas. In a step of
-    the user's they aren't.
+    Keras has already scaled its losses by 1/N for N replicas, except in custom steps.
 
     Parameters
     ----------
@@ -78,7 +77,7 @@ def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[
 
 
 class _Loose:
-    """Gradients of any kind and size, one by one."""
+    """Gradients of any kind and size, separately."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._pairs = pairs
@@ -87,7 +86,7 @@ class _Loose:
         self, add_up: Callable[[Pairs], Pairs], part: shares.ReplicaPart
     ) -> list[tuple[Any, Any]]:
         """Return the sums, weighted by rows."""
-        # float16 could overflow until it is divided by all rows.
+        # float16 could overflow before the division by all rows.
         wide = [(_cast(grad, tf.float32, tf.float16), variable) for grad, variable in self._pairs]
         wide = [(_weighted(grad, part.rows), variable) for grad, variable in wide]
         (rows, _), *sums = add_up([(part.rows, self._pairs[0][1]), *wide])
@@ -99,14 +98,14 @@ class _Loose:
 
 
 class _Packed:
-    """Small gradients in one tensor: an operation for each takes longer than what it computes."""
+    """Small gradients in one tensor, because one operation each would take longer."""
 
     def __init__(self, pairs: Pairs, sizes: list[int]) -> None:
         self._pairs, self._sizes = pairs, sizes
 
     @classmethod
     def of(cls, pairs: Pairs) -> _Packed | None:
-        """Return the gradients packed, None where they are sparse, large or of other types."""
+        """Return the packed gradients, or None if they are sparse, large or of other types."""
         there = [grad for grad, _ in pairs if grad is not None]
         if not all(_is_plain(grad) for grad in there):
             return None
@@ -120,7 +119,7 @@ class _Packed:
         there = [(grad, variable) for grad, variable in self._pairs if grad is not None]
         flat = tf.concat([tf.reshape(grad, [-1]) for grad, _ in there], 0)
         flat = tf.concat([_weighted(flat, part.rows), [part.rows]], 0)
-        # Keras warns of the gradients that are missing.
+        # Keras warns about missing gradients.
         missing = [(grad, variable) for grad, variable in self._pairs if grad is None]
         ((flat, _), *_) = add_up([(flat, there[0][1]), *missing])
         sums = iter(tf.split(flat[:-1] * (part.scaled / flat[-1]), self._sizes))

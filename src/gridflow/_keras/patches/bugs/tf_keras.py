@@ -1,4 +1,4 @@
-"""The patches for tf_keras (seen in 2.21.0). Imported only once tf_keras is there."""
+"""The patches for tf_keras (seen in 2.21.0). Imported after tf_keras."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFIGURE: Final = "_configure_dataset_and_inferred_steps"
 
 
 class _ProbeDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
-    """A distributed dataset that knows its length and counts how often it is begun."""
+    """A distributed dataset of known length that counts its iterations."""
 
     element_spec = (tf.TensorSpec([1, 1]),)
     cardinality = _BATCHES
@@ -46,8 +46,8 @@ class _ProbeDataset(tf.distribute.DistributedDataset):  # type: ignore[misc]
 
 
 def _distributed_needs_steps() -> bool:
-    # tf_keras knows a distributed dataset by these two classes of TensorFlow, not by the public
-    # base, so the adapter is asked directly.
+    # tf_keras recognises distributed datasets by these two TensorFlow classes, not by the public
+    # base class, so the adapter is asked directly.
     try:
         adapter = object.__new__(data_adapter.DatasetAdapter)
         adapter._dataset = _distributed_shell()
@@ -73,7 +73,7 @@ def _patch_steps() -> None:
         validate: Any, self: Any, y: Any, weights: Any, steps: Any, pss_evaluation_shards: Any
     ) -> None:
         unlimited = is_distributed(self._dataset) and steps is None
-        # -1 is what tf_keras itself takes for "as many as there are".
+        # tf_keras itself uses -1 for "as many as there are".
         steps = -1 if unlimited else steps
         validate(self, y, weights, steps, pss_evaluation_shards)
 
@@ -157,7 +157,7 @@ def _class_weight_needs_map() -> bool:
     except AttributeError as error:
         if error.obj is not shell:
             raise
-        return error.name == "map"  # else it is the datasets within that are asked for
+        return error.name == "map"  # otherwise the inner datasets are asked for
     return False
 
 
@@ -176,7 +176,7 @@ def _patch_class_weight() -> None:
 
 
 class _Size(int):
-    """A number that can be asked for its value as a tensor can."""
+    """A number with a ``numpy`` method, like a tensor."""
 
     __slots__ = ()
 
@@ -186,16 +186,16 @@ class _Size(int):
 
 
 class _WithoutAutoshard(tf.data.Dataset):  # type: ignore[misc]
-    """A dataset as far as tf_keras asks before it reads one: three batches, autoshard off."""
+    """What tf_keras asks of a dataset before it reads one: three batches, autoshard off."""
 
     element_spec = (tf.TensorSpec([1, 1]),)
     _inputs = ()
 
     def __init__(self) -> None:
-        """Make no variant tensor."""
+        """Create no variant tensor."""
 
     def cardinality(self) -> Any:
-        """Return the number of batches before the distribution."""
+        """Return the number of batches before distribution."""
         return _Size(_BATCHES)
 
     def options(self) -> tf.data.Options:
@@ -204,12 +204,12 @@ class _WithoutAutoshard(tf.data.Dataset):  # type: ignore[misc]
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """Says that it is one of two workers, without any cluster."""
+    """Claims to be one of two workers, without a cluster."""
 
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True, _num_workers=2)
 
     def __init__(self) -> None:
-        """Leave the base's start of a cluster out."""
+        """Don't start a cluster as the base class does."""
 
 
 def _counts_before_distribution() -> bool:
@@ -233,14 +233,14 @@ PATCHES: Final = (
     Patch(
         "distributed_without_steps",
         "tf_keras",
-        "a distributed dataset is refused without steps_per_epoch",
+        "a distributed dataset is rejected without steps_per_epoch",
         _distributed_needs_steps,
         _patch_steps,
     ),
     Patch(
         "epochs",
         "tf_keras",
-        "the first epoch begins its data twice",
+        "the first epoch starts its data twice",
         _epochs_begin_twice,
         _patch_epochs,
     ),
@@ -254,7 +254,7 @@ PATCHES: Final = (
     Patch(
         "autoshard_off",
         "tf_keras",
-        "of a dataset with autoshard OFF only the first 1/workers is trained",
+        "only the first 1/workers of a dataset with autoshard OFF is used for training",
         _counts_before_distribution,
         _patch_counting,
     ),

@@ -1,4 +1,4 @@
-"""The patches for tf_keras that have to do with gradients of several replicas."""
+"""The patches for tf_keras that concern gradients of several replicas."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gridflow._keras.patches.bugs.tensorflow_shares import part_of, sum_gradient
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
-#: Looked up by this: a step that names the function takes care of the replicas by itself.
+#: A step that uses this function handles replicas itself.
 _SCALE: Final = "scale_loss_for_distribution"
 
 
 class _OwnModel:
-    """A model with a step of the user's, as far as tf_keras asks before it trains."""
+    """What tf_keras asks of a model with a custom step before it trains."""
 
     train_function = _steps_per_execution = _cluster_coordinator = None
     jit_compile = autotune_steps_per_execution = False
@@ -35,15 +35,15 @@ class _OwnModel:
         self.distribute_strategy = probing.strategy(1)
 
     def train_step(self, data: Any) -> None:
-        """Make a loss of tf_keras's, beside which the user's own may stand."""
+        """Compute one of tf_keras's losses, next to which there may be custom ones."""
         getattr(losses_utils, _SCALE)(data)
         raise probing.StepMadeError
 
 
 def _losses_are_scaled_in_own_steps() -> bool:
-    """Return whether tf_keras makes its losses smaller there, for gradients that are added up.
+    """Return whether tf_keras scales its losses there, for gradients that are added up.
 
-    What the user computes isn't made smaller, and its gradients are added up, too.
+    Custom losses aren't scaled, but their gradients are added up, too.
     """
     with probing.in_replica() as graph:
         model: Any = _OwnModel()
@@ -61,7 +61,7 @@ def _patch_own_steps() -> None:
         return sum_gradients(add_up, grads_and_vars)
 
     def get_reduction(reduction_of: Any, self: Any) -> Any:
-        # A mean of each replica's part is right there, which tf_keras can't know.
+        # The mean of each replica's part is right there, but tf_keras doesn't know.
         if own_steps.is_active() and self.reduction == losses_utils.ReductionV2.AUTO:
             return losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
         if own_steps.is_active():
@@ -83,7 +83,7 @@ def _wrap_making(kind: str) -> None:
         plain = getattr(self, step)
         own = own_steps.within(self, plain, part_of)
         if own is not plain:
-            # Past tf_keras's own __setattr__, which would track it as a part of the model.
+            # Bypasses tf_keras's __setattr__, which would track it as a part of the model.
             vars(self)[step] = own
         return make(self, *args, **kwargs)
 
@@ -94,7 +94,7 @@ def _wrap_making(kind: str) -> None:
 
 
 class _OneBatch:
-    """A model of several replicas as far as tf_keras asks to test on a batch; its loss is 1."""
+    """What tf_keras asks of a model with several replicas to test on a batch; its loss is 1."""
 
     metrics_names: Final = ("loss",)
     distribute_strategy = SimpleNamespace(
@@ -105,11 +105,11 @@ class _OneBatch:
     _assert_compile_was_called = _check_call_args = reset_metrics = lambda *_: None
 
     def make_test_function(self) -> Any:
-        """Return one whose logs are sums over the replicas."""
+        """Return a function whose logs are sums over the replicas."""
         return lambda _: {"loss": 2.0}
 
     def get_metrics_result(self) -> dict[str, float]:
-        """Return what the metrics have counted, on all replicas."""
+        """Return the results of the metrics over all replicas."""
         return {"loss": 1.0}
 
     _validate_and_get_metrics_result = training.Model._validate_and_get_metrics_result
@@ -136,7 +136,7 @@ def _ask_the_metrics(name: str) -> None:
         given = parameters.bind(self, *args, **kwargs)
         as_dict = given.arguments.get("return_dict", False)
         given.arguments["return_dict"] = True
-        # As fit and evaluate do at the end.
+        # fit and evaluate do the same at the end.
         logs = self._validate_and_get_metrics_result(original(*given.args, **given.kwargs))
         logs = tf_utils.sync_to_numpy_or_python_type(logs)
         return logs if as_dict else training.flatten_metrics_in_order(logs, self.metrics_names)
@@ -148,10 +148,10 @@ def _ask_the_metrics(name: str) -> None:
 
 
 class _MaskedModel(_OwnModel):
-    """A model whose step has a loss that divides by a mask."""
+    """A model with a loss that divides by a mask."""
 
     def train_step(self, data: Any) -> None:
-        """Make its weights."""
+        """Compute the loss's weights."""
         losses_utils.apply_valid_mask(data, None, tf.ones_like(data), _MEAN)
         raise probing.StepMadeError
 
@@ -160,7 +160,7 @@ _MEAN: Final = losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE
 
 
 def _parts_divide_by_their_own() -> bool:
-    """Return whether a replica's losses divide by what counts in its own part of a batch."""
+    """Return whether a replica's losses divide by the counts of its own part of a batch."""
     with probing.in_replica() as graph:
         model: Any = _MaskedModel()
         training.Model.make_train_function(model)
@@ -203,8 +203,8 @@ PATCHES: Final = (
     Patch(
         "own steps",
         "tf_keras",
-        "a train_step or compute_loss of the user's gets gradients that are N times too large with "
-        "N replicas, or is refused",
+        "with N replicas, gradients of a custom train_step or compute_loss are N times too "
+        "large, or it is rejected",
         _losses_are_scaled_in_own_steps,
         _patch_own_steps,
     ),

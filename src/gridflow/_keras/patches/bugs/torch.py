@@ -14,7 +14,7 @@ from gridflow._keras.patches.registry import Patch
 
 
 def _optimizers() -> dict[type, str]:
-    """Return the classes that stand for Keras's own on torch, with the names of those."""
+    """Return torch's replacements for Keras's optimizer classes, with the original names."""
     found = {}
     for info in pkgutil.iter_modules(optimizers.__path__):
         module = importlib.import_module(f"{optimizers.__name__}.{info.name}")
@@ -40,7 +40,7 @@ PATCHES: Final = (
     Patch(
         "optimizers are saved by the names that all backends know",
         "keras",
-        "a compiled model imports torch wherever it is loaded, which TensorFlow may not survive",
+        "loading a compiled model imports torch everywhere, which may crash TensorFlow",
         _have_other_names,
         _patch_names,
     ),

@@ -1,9 +1,9 @@
-"""Patches for a Keras that exchanges gradients and metrics by itself, as soon as torch has a group.
+"""Patches for Keras versions that exchange gradients and metrics if torch has a process group.
 
-Keras 3.15 knows nothing of groups. From 3.16 on it wraps each model in DistributedDataParallel, and
-adds the metrics up in each step. gridflow does both already, for loops of the user's own, too, and
-for ranks that test in steps of different numbers: gradients would be exchanged twice, sums of
-metrics counted once for each rank, and ranks wait for others that have no step left.
+Keras 3.15 ignores groups. From 3.16 on it wraps each model in DistributedDataParallel, and sums the
+metrics in each step. gridflow already does both, also for custom loops, and for ranks that evaluate
+different numbers of steps. So gradients would be exchanged twice, sums of metrics would count once
+for each rank, and ranks would wait for others that have no step left.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def is_group() -> bool:
 
 
 class _ExchangesError(Exception):
-    """Raised where Keras would exchange something with other processes."""
+    """Raised if Keras would exchange something with other processes."""
 
 
 @contextlib.contextmanager
 def _refusing(owner: Any, name: str) -> Iterator[None]:
-    """Let something raise that it is called, before it waits for other processes."""
+    """Make a function raise an error when it is called, instead of waiting for others."""
     original = getattr(owner, name)
 
     def refused(*_: Any, **__: Any) -> None:
@@ -49,7 +49,7 @@ def _refusing(owner: Any, name: str) -> Iterator[None]:
 
 
 class _Model(TRAINER):  # type: ignore[misc, valid-type]
-    """What trains, without layers."""
+    """A trainer without layers."""
 
     metrics = ()
 
@@ -69,7 +69,7 @@ class _Counter:
 
 
 def _is_wrapped() -> bool:
-    """Return whether a model is wrapped in what averages gradients, before its first step."""
+    """Return whether a model is wrapped to average gradients before its first step."""
     try:
         with _refusing(DistributedDataParallel, "__init__"):
             TRAINER.make_train_function(_Model(), force=True)
@@ -85,7 +85,7 @@ def _patch_wrapping() -> None:
 
 
 def _metrics_are_added_up() -> bool:
-    """Return whether a model's metrics are added up over all processes, in each step."""
+    """Return whether a model's metrics are summed over all processes in each step."""
     try:
         with _refusing(distributed, "all_reduce"):
             TRAINER.get_metrics_result(_Model())
@@ -111,7 +111,7 @@ PATCHES: Final = (
         "metrics are added up in each step",
         "keras",
         "sums of metrics count once for each process, and processes with fewer steps to test are "
-        "waited for for ever",
+        "waited for forever",
         _metrics_are_added_up,
         _patch_metrics,
         is_group,

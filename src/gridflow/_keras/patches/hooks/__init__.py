@@ -1,5 +1,5 @@
-"""What gridflow adds to Keras and to TensorFlow, whether these have bugs or not.
+"""What gridflow adds to Keras and TensorFlow, independently of bugs.
 
-A hook has no bug to look for: it keeps the position of a fit, lets rows count once, averages over
-ranks. What is broken has a patch, in `gridflow._keras.patches.bugs`.
+Hooks keep the position of a fit, make rows count once, or average over ranks. Bugs are patched in
+`gridflow._keras.patches.bugs`.
 """

@@ -1,8 +1,8 @@
-"""TensorFlow's collective operations on CPUs by gridflow's own (`gridflow._collectives`).
+"""Replaces TensorFlow's collective operations on CPUs with `gridflow._collectives`.
 
-`MultiWorkerMirroredStrategy` exchanges all values by the launchers of its cross-device operations,
-over gRPC: more than a millisecond for a single number. A launcher of gridflow's calls its own
-group, as a Python function in the graph.
+`MultiWorkerMirroredStrategy` exchanges all values through the launchers of its cross-device
+operations, over gRPC: more than a millisecond for a single number. gridflow's launcher calls its
+own group, as a Python function in the graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LAUNCHER: Final = "tensorflow.python.distribute.cross_device_utils"
 
 
 def install(strategy: Any, group: HostGroup) -> None:
-    """Let a strategy exchange values by a group of gridflow's.
+    """Make a strategy exchange values through gridflow's group.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ def install(strategy: Any, group: HostGroup) -> None:
     kind = _launcher(group)
     for name in ("_cross_device_ops", "_host_cross_device_ops"):
         for launcher in part(part(strategy.extended, name), "_launchers"):
-            # It has what TensorFlow's constructor gave it, for what is left to TensorFlow.
+            # It keeps the state of TensorFlow's launcher, for values that TensorFlow still
+            # exchanges.
             launcher.__class__ = kind
 
 
@@ -42,7 +43,7 @@ def _launcher(group: HostGroup) -> type:
     base: Any = part(module(_LAUNCHER), "CollectiveReplicaLauncher")
 
     class Launcher(base):  # type: ignore[misc]
-        """Sums up numbers by the group; what isn't numbers goes by TensorFlow."""
+        """Sums numbers through the group; everything else goes through TensorFlow."""
 
         def all_reduce(
             self, input_tensor: Any, control_input: Any = None, options: Any = None
@@ -55,7 +56,7 @@ def _launcher(group: HostGroup) -> type:
                 return self._call(group.all_reduce, values, values.shape)
 
         def _all_gather(self, input_tensor: Any, options: Any) -> Any:
-            """Return what all ranks have, behind one another; their shapes are the same."""
+            """Return the concatenated values of all ranks, which have the same shape."""
             values = tf.convert_to_tensor(input_tensor)
             if not _is_summed(values.dtype):
                 return super()._all_gather(values, options)
@@ -66,10 +67,10 @@ def _launcher(group: HostGroup) -> type:
             return self._call(gather, values, tf.TensorShape([None, *values.shape[1:]]))
 
         def _call(self, function: Callable[..., Any], values: Any, shape: Any) -> Any:
-            """Call a function in the graph, after all that were called before on this rank."""
+            """Call a function in the graph, after all earlier calls on this rank."""
             token = self._ordering_token.handle
             with tf.device(self._device):
-                # TensorFlow orders what reads and writes a variable, and nothing else.
+                # TensorFlow orders only operations that read or write variables.
                 before = tf.raw_ops.ReadVariableOp(resource=token, dtype=tf.float32)
                 result, after = tf.numpy_function(
                     lambda mine, token: (function(mine), token),

@@ -1,6 +1,6 @@
-"""What the hooks of all flavours and backends need for rows that count once outside of training.
+"""Shared code of the hooks that make rows count once outside training.
 
-Keras is given a dataset of ``ctx.dataset`` and tests or predicts on its `EvaluationView` instead.
+Keras gets a dataset of ``ctx.dataset``, and evaluates or predicts on its `EvaluationView` instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _TO_FIT: Final = (
-    "tail='spread' deals uneven rows out in batches of two sizes: use ctx.dataset(tail='repeat') "
-    "or tail='drop', with the batch_size that the model takes."
+    "tail='spread' spreads uneven rows over batches of two sizes: use ctx.dataset(tail='repeat') "
+    "or tail='drop', with the model's batch_size."
 )
 _TO_TEST: Final = (
-    "Outside of training each row counts once, so batches are full only where the rows of each "
-    "rank are a multiple: feed as many, or evaluate and predict with a model of the same weights "
-    "whose Input has no batch_size."
+    "Outside training each row counts once, so batches are full only if the number of rows of "
+    "each rank is a multiple of that. Feed as many, or evaluate and predict with a model with the "
+    "same weights whose Input has no batch_size."
 )
 
 
@@ -34,21 +34,21 @@ def patch(
     evaluating: Callable[[Any, Any], AbstractContextManager[None]],
     predicting: Callable[[Any, Any], AbstractContextManager[Callable[[Any], Any]]],
 ) -> None:
-    """Let ``fit`` validate, ``evaluate`` test and ``predict`` predict on each row once.
+    """Make ``fit`` (for validation), ``evaluate`` and ``predict`` use each row once.
 
     Parameters
     ----------
     cls : type
         Of models.
     signatures : type
-        Where those methods have all their parameters by name.
+        The class in which these methods have all their parameters by name.
     evaluating, predicting : callable
-        Are given the model and the `EvaluationView`; entered around the call of the original. What
+        Context managers around the original call; they get the model and the `EvaluationView`. What
         ``predicting`` yields is applied to the predictions.
     """
 
     def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Return the `EvaluationView` that was given, and the arguments with its view instead."""
+        """Return the `EvaluationView` that was passed, and the arguments with its view."""
         place = list(inspect.signature(getattr(signatures, name)).parameters).index(parameter) - 1
         data = args[place] if place < len(args) else kwargs.get(parameter)
         once = view_of(data)
@@ -90,12 +90,12 @@ def patch(
 
 
 def _check_rows(model: Any, data: Any, way_out: str) -> None:
-    """Refuse batches of several sizes for a model that is made for one.
+    """Reject batches of several sizes for a model with a fixed batch size.
 
     Raises
     ------
     InvalidArgument
-        With the way out.
+        The message says what to do.
     """
     wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
     if not wanted or not hasattr(data, "element_spec"):  # arrays, of JAX and torch
@@ -105,13 +105,13 @@ def _check_rows(model: Any, data: Any, way_out: str) -> None:
         given = "batches of several sizes" if rows is None else f"batches of {rows} rows"
         raise InvalidArgument(
             f"the model takes batches of exactly {', '.join(map(str, wanted))} rows on each "
-            "replica (an Input with batch_size=, as stateful layers need), and this dataset has "
+            "replica (an Input with batch_size=, as stateful layers need), but this dataset has "
             f"{given}. {way_out}"
         )
 
 
 def known_function(once: Any, model: Any, kind: str) -> Any:
-    """Return the model's function that `keep_function` kept, unless it was compiled anew since."""
+    """Return the function that `keep_function` kept, unless the model was recompiled."""
     compiled, function = once.functions.get(model, {}).get(kind, ([], None))
     now = _compiled(model)
     is_same = len(compiled) == len(now) and all(
@@ -121,12 +121,12 @@ def known_function(once: Any, model: Any, kind: str) -> Any:
 
 
 def keep_function(once: Any, model: Any, kind: str) -> None:
-    """Keep the function ``test_function`` or ``predict_function`` that a model has now."""
+    """Keep the model's current ``test_function`` or ``predict_function``."""
     function = getattr(model, f"{kind}_function")
     once.functions.setdefault(model, {})[kind] = _compiled(model), function
 
 
 def _compiled(model: Any) -> list[Any]:
-    """Return objects that ``compile`` makes anew, as it does with the functions."""
+    """Return objects that ``compile`` replaces, as it does with the functions."""
     names = ("_compile_metrics", "_compile_loss", "compiled_metrics", "compiled_loss")
     return [vars(model).get(name) for name in names]

@@ -1,7 +1,7 @@
-"""What gridflow hears of every ``fit``, whatever its callbacks are: for all flavours of Keras.
+"""Hooks into every ``fit``, whatever its callbacks are, for all flavours of Keras.
 
-Not by a callback of its own: one that asks for each batch would keep Keras from calling all others
-beside the training.
+This isn't a callback: a callback with batch methods would keep Keras from calling all callbacks
+asynchronously.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _METHODS: Final = ("fit", "evaluate", "predict")
 _KINDS: Final = ("train", "test", "predict")
-#: After these a step is over.
+#: A step is over after these.
 _STEP_ENDS: Final = tuple(f"on_{kind}_batch_end" for kind in _KINDS)
-#: After these Keras looks whether a callback wants to stop.
+#: After these, Keras checks whether a callback wants to stop.
 _ENDS: Final = ("on_train_batch_end", "on_epoch_end")
 _OCCASIONS: Final = (
     *("on_epoch_begin", "on_epoch_end"),
@@ -46,7 +46,7 @@ def hook(trainer: Any, callback_list: Any) -> Hook:
     trainer : type
         Of the models, with ``fit``, ``evaluate`` and ``predict``.
     callback_list : type
-        What calls their callbacks.
+        The class that calls their callbacks.
     """
 
     def install() -> None:
@@ -61,7 +61,7 @@ def hook(trainer: Any, callback_list: Any) -> Hook:
 
 @contextlib.contextmanager
 def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
-    """Let steps be due in a block, unless it waits for rows; yield whether it is the outermost."""
+    """Make steps due in a block, except while it waits for rows; yield if it is outermost."""
     with runtime.due.during(together=together) as is_outer:
         if is_outer:
             incremental.listen(lambda waits: runtime.due.wait(waits=waits))
@@ -69,11 +69,11 @@ def counting(runtime: Runtime, *, together: bool = False) -> Iterator[bool]:
 
 
 def _is_together(runtime: Runtime, model: Any) -> bool:
-    """Return whether all ranks that train have to take part in a step of a model."""
+    """Return whether all training ranks must take part in a model's steps."""
     if not is_tensorflow(model):
         return runtime.trains_together
     tensorflow = sys.modules["tensorflow"]
-    # Also one that the function has made itself, under a strategy that leaves it to it.
+    # Also a strategy that the function has created itself, if that is allowed.
     kind = tensorflow.distribute.MultiWorkerMirroredStrategy
     return runtime.num_workers > 1 and isinstance(model.distribute_strategy, kind)
 
@@ -83,7 +83,7 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
         runtime = present()
         if runtime is None:
             return method(self, *args, **kwargs)
-        # One rank may predict on its own.
+        # A single rank may predict.
         together = name == "fit" and _is_together(runtime, self)
         with counting(runtime, together=together) as is_outer:
             if name == "fit" and is_outer:
@@ -100,16 +100,16 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
 
 
 def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) -> None:
-    """Look at the callbacks of a fit before it begins."""
+    """Check the callbacks of a fit before it starts."""
     given = bound.arguments.get("callbacks")
-    is_list = type(given).__name__ == "CallbackList"  # which Keras takes as it is
+    is_list = type(given).__name__ == "CallbackList"  # which Keras uses unchanged
     callbacks = _flat(given.callbacks if is_list else given)  # type: ignore[union-attr]
     if own_callbacks.restores(callbacks) and any(
         isinstance(each, CheckpointAndResume) for each in callbacks
     ):
         raise InvalidArgument(
-            "ctx.callbacks() and BackupAndRestore would both restore the model, each from another "
-            "place in the training. Leave BackupAndRestore out, or use "
+            "ctx.callbacks() and BackupAndRestore would both restore the model, from different "
+            "points of the training. Leave BackupAndRestore out, or use "
             "ctx.callbacks(checkpoint=False)."
         )
     if together:
@@ -133,7 +133,7 @@ def _told(name: str) -> Callable[..., Any]:
         if runtime is None:
             method(self, *args, **kwargs)
             return
-        is_groups = runtime.due.in_step  # not a fit of another model, in a callback
+        is_groups = runtime.due.in_step  # not the fit of another model in a callback
         with runtime.due.in_callbacks():
             method(self, *args, **kwargs)
         if name in _STEP_ENDS:
@@ -147,7 +147,7 @@ def _told(name: str) -> Callable[..., Any]:
 
 
 def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
-    """Let all ranks stop where one wants to, or none."""
+    """Make all ranks stop if one wants to."""
     model = callbacks.model
     wants = bool(model.stop_training)
     stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)

@@ -1,4 +1,4 @@
-"""What gridflow adds to Keras 3 on JAX and torch, where several processes train one model."""
+"""Hooks for Keras 3 on JAX and torch when several processes train one model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SHARES = "_gridflow_shares_weights"
-#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+#: The trainer, its build method, and the class that counts the steps of an epoch.
 FIT: Final = (*private_parts.building(), epoch_iterator.EpochIterator)
 
 
 def ending() -> Hook:
-    """Return what lets an epoch of ``steps_per_epoch`` go on where the rows of a worker end."""
+    """Return the hook that continues an epoch of ``steps_per_epoch`` when a worker's rows end."""
 
     def install() -> None:
         def init(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
             steps = kwargs.get("steps_per_epoch")
-            # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+            # Only fit passes class weights. In evaluate and predict, each row comes once.
             if steps and "class_weight" in kwargs and isinstance(x, ArrayDataset):
                 self._gridflow_pass = len(x)
                 x = x.endless()
@@ -39,23 +39,23 @@ def ending() -> Hook:
 def same_weights(
     cls: type, broadcast: Callable[[list[Any]], None], concerns: Callable[[], bool]
 ) -> Hook:
-    """Return what lets all processes begin a fit with the weights of the chief.
+    """Return the hook that makes all processes start a fit with the chief's weights.
 
-    Keras leaves that to the user.
+    Keras leaves this to the user.
 
     Parameters
     ----------
     cls : type
         The backend's trainer.
     broadcast : callable
-        Gives a list of variables the values that they have on the chief. Called by all ranks.
+        Sets a list of variables to the chief's values. Called by all ranks.
     concerns : callable
         Whether there are several processes.
     """
 
     def install() -> None:
         def fit_from_the_same(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-            # Past Keras's own __setattr__, which would track it as a part of the model.
+            # Bypasses Keras's __setattr__, which would track it as a part of the model.
             object.__setattr__(self, _SHARES, broadcast)
             return fit(self, *args, **kwargs)
 

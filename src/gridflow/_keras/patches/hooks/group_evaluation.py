@@ -1,7 +1,7 @@
-"""Rows that count once outside of training, under JAX and torch.
+"""Rows that count once outside training, under JAX and torch.
 
-Each rank tests and predicts for itself, on its own rows, in steps of its own number. What the
-metrics have counted is added up at the end.
+Each rank evaluates and predicts on its own rows, with its own number of steps. The metrics' counts
+are summed at the end.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def hook(
     cls : type
         The backend's trainer.
     alone : callable
-        Given a model and the `ArrayOnce`, entered around an evaluation. It yields what finds the
-        results of all ranks then, of the logs of this one's last step.
+        Context manager around an evaluation; gets a model and the `ArrayOnce`. It yields a function
+        that turns the logs of this rank's last step into the results of all ranks.
     predicting_alone : callable
-        The same, entered around a prediction.
+        The same, around a prediction.
     """
 
     def install() -> None:
@@ -50,7 +50,7 @@ def hook(
                         model.reset_metrics()
                     return results(logs)
 
-                # Past Keras's own __setattr__, which would track what is set.
+                # Bypasses Keras's __setattr__, which would track the value.
                 object.__setattr__(model, "_get_metrics_result_or_logs", of_own_rows)
                 try:
                     yield

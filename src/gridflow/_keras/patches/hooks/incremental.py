@@ -1,8 +1,8 @@
-"""``fit`` over rows that still arrive: each step of the epoch is asked for.
+"""``fit`` over rows that are still arriving: the data are asked for each step.
 
-Keras takes an epoch's length from its data once, before it trains, or finds it out by running out
-of data. Here the length comes to be known on the way, the same on all ranks. So the data are asked
-before each step whether there is one, outside of any operation: a rank that waits for rows waits
+Keras gets an epoch's length from its data once, before training, or finds it by running out of
+data. Here the length becomes known during the epoch, the same on all ranks. So the data are asked
+before each step whether there is one, outside any operation: a rank that waits for rows waits
 there, and so do its peers, at the same step.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gridflow._feed.dataset.epochs import EpochSource
     from gridflow._feed.dataset.source import Source
 
-#: A wait that is longer is told: no step is to be expected until it is over.
+#: Longer waits are reported: no step is expected until they are over.
 _PATIENCE_SECONDS: Final = 1.0
 _MODEL: Final = "_gridflow_model"
 _OVER: Final = "_gridflow_over"
@@ -31,35 +31,35 @@ _savers: list[Callable[[], None]] = []
 
 
 def keep_model(data: Any, model: Any) -> None:
-    """Let the data of a fit that begins know their model."""
+    """Remember the model of a starting fit in its data."""
     model.__dict__.pop(_OVER, None)
     data.__dict__[_MODEL] = weakref.ref(model)
 
 
 def model_of(data: Any) -> Any:
-    """Return the model that is trained on the data of a fit, None if it isn't known."""
+    """Return the model that is trained on a fit's data, or None if unknown."""
     found = data.__dict__.get(_MODEL)
     return None if found is None else found()
 
 
 def listen(listener: Callable[[bool], None]) -> None:
-    """Tell a listener whenever a fit begins to wait for rows (True), and has got them (False)."""
+    """Call a listener when a fit starts to wait for rows (True) and has got them (False)."""
     _listeners[:] = [listener]
 
 
 def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
-    """Return the steps of an epoch of a fit one by one, None where their number is known.
+    """Return the steps of an epoch one by one, or None if their number is known.
 
     Parameters
     ----------
     data : keras.src.trainers.epoch_iterator.EpochIterator
     first : int
-        The step that the epoch goes on with.
+        The step with which the epoch continues.
 
     Raises
     ------
     InvalidArgument
-        The fit wants steps of another kind.
+        The fit needs another kind of steps.
     """
     source = _source_of(data)
     if source is None or data._num_batches:
@@ -69,12 +69,12 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
         return _asked(data, source, first)
     if data.steps_per_epoch:
         raise InvalidArgument(
-            f"steps_per_epoch={data.steps_per_epoch} is for data whose length is known; with "
-            "ctx.dataset(start='early') an epoch takes all rows, however many will come. Leave it "
+            f"steps_per_epoch={data.steps_per_epoch} is for data of known length; with "
+            "ctx.dataset(start='early') an epoch takes all rows, however many arrive. Leave it "
             "out, or use ctx.dataset(…).take(steps)."
         )
     _refuse_many_at_once(data, "ctx.dataset(start='early')", ", or use start='complete'")
-    if source.counter.pending[0]:  # not the first epoch: it takes all rows
+    if source.counter.pending[0]:  # not the first epoch, so it uses all rows
         has_step(source, sys.maxsize)
         data._num_batches = source.steps_if_known()
         return None
@@ -82,7 +82,7 @@ def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
 
 
 def iterator_of(data: Any) -> Any:
-    """Return the iterator that an epoch of a fit draws from: a new one, but for a stream's."""
+    """Return the iterator of an epoch: a new one, except for a stream."""
     source = _source_of(data)
     if not isinstance(source, StreamSource):
         return iter(data._get_iterator())
@@ -92,12 +92,12 @@ def iterator_of(data: Any) -> Any:
 
 
 def goes_on(data: Any) -> bool:
-    """Return whether the data of a fit begin by themselves where a checkpoint was made."""
+    """Return whether the data of a fit resume at a checkpoint by themselves."""
     return isinstance(_source_of(data), StreamSource)
 
 
 def _source_of(data: Any) -> EpochSource | StreamSource | None:
-    """Return the source of the data of a fit whose steps aren't known before, None of any other."""
+    """Return the source of a fit's data if its steps aren't known in advance, else None."""
     return _unfixed(getattr(data, "_distributed_dataset", None))
 
 
@@ -109,23 +109,23 @@ def _unfixed(dataset: object) -> EpochSource | StreamSource | None:
 def _refuse_many_at_once(data: Any, what: str, otherwise: str) -> None:
     if data.steps_per_execution != 1:
         raise InvalidArgument(
-            f"steps_per_execution={data.steps_per_execution} makes several steps at once, and with "
-            f"{what} each one may have to wait for its rows. Compile the model without it"
+            f"steps_per_execution={data.steps_per_execution} runs several steps at once, but with "
+            f"{what} each step may have to wait for its rows. Compile the model without it"
             f"{otherwise}."
         )
 
 
 def refuse(data: object) -> None:
-    """Refuse a dataset whose rows still arrive, in the name of tf_keras."""
+    """Reject a dataset whose rows are still arriving, for tf_keras."""
     if _unfixed(data) is not None:
         raise InvalidArgument(
-            "ctx.dataset(start='early') is for Keras 3: tf_keras has to know the steps of an epoch "
-            "before it trains. Use start='complete'."
+            "ctx.dataset(start='early') is for Keras 3: tf_keras must know the number of steps "
+            "before an epoch starts. Use start='complete'."
         )
 
 
 def known_steps(data: Any) -> int | None:
-    """Return the steps of the epochs of a fit over such data, None if they aren't known or others.
+    """Return the steps per epoch of a fit over such data, or None if unknown or different.
 
     Keras tells its callbacks the length that it knew at the beginning.
     """
@@ -136,7 +136,7 @@ def known_steps(data: Any) -> int | None:
 
 
 def _asked(data: Any, source: Source, first: int) -> Iterator[int]:
-    """Yield the steps of an epoch until they end, or it has as many as the fit wants."""
+    """Yield the steps of an epoch until they end, or the fit has enough."""
     step = first
     while not data.steps_per_epoch or step < data.steps_per_epoch:
         is_there = has_step(source, step)
@@ -151,10 +151,10 @@ def _asked(data: Any, source: Source, first: int) -> Iterator[int]:
 
 
 def _end(model: Any, *, is_empty: bool) -> None:
-    """Let a fit end: no epoch that comes has a step.
+    """End a fit: no later epoch has a step.
 
-    That an epoch has none is known when it has begun: all ranks begin it, as none may know more
-    than the others. It leaves nothing in the History.
+    That an epoch is empty is known only after its start: all ranks start it, because none knows
+    more than the others. It isn't recorded in the History.
     """
     if model is None:
         return
@@ -165,24 +165,24 @@ def _end(model: Any, *, is_empty: bool) -> None:
 
 
 def is_empty(model: Any) -> bool:
-    """Return whether the fit of a model is in an epoch that turned out to have no step."""
+    """Return whether the fit is in an epoch that turned out to have no step."""
     return bool(model.__dict__.get(_OVER))
 
 
 def at_sections(save: Callable[[], None] | None) -> None:
-    """Let a fit's checkpoint be made whenever all rows of a stream's section were trained on."""
+    """Save a checkpoint whenever a fit has trained on all rows of a stream's section."""
     _savers[:] = [] if save is None else [save]
 
 
 def save_section() -> bool:
-    """Make that checkpoint; return whether somebody does."""
+    """Save that checkpoint; return whether there is somebody who does."""
     for save in _savers:
         save()
     return bool(_savers)
 
 
 def has_step(source: Source, step: int) -> bool:
-    """Return whether a step comes; waits for it, and tells a long wait."""
+    """Return whether there is another step; wait for it, and report long waits."""
     known = source.has_step(step, _PATIENCE_SECONDS)
     if known is not None:
         return known

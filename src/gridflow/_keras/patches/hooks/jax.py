@@ -1,4 +1,4 @@
-"""The hooks in Keras 3 on JAX: several processes train one model, and each predicts for itself."""
+"""The hooks for Keras 3 on JAX, where several processes train one model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIT: Final = group.FIT
 
 
 def averaging() -> None:
-    """Return nothing: JAX computes statistics and metrics over the global batch."""
+    """Return None: JAX computes statistics and metrics over the global batch."""
 
 
 def _broadcast(variables: list[Any]) -> None:
@@ -56,7 +56,7 @@ def _alone(
     keras.distribution.set_distribution(None)
     try:
         for variable, value in zip(variables, values, strict=True):
-            # A copy, as the step takes the memory of its arguments for its results.
+            # A copy, because the step reuses the memory of its arguments.
             variable._value = jax.numpy.array(np.asarray(value), copy=True)
         yield
     finally:
@@ -83,7 +83,7 @@ def _predict_alone() -> None:
 
 
 def _add_up(values: list[Any]) -> list[Any]:
-    """Return the values' sums over all processes. To be called by all."""
+    """Return the values' sums over all processes. All processes must call it."""
     mine = [np.asarray(value) for value in values]
     if jax.process_count() == 1:
         return mine
@@ -93,12 +93,12 @@ def _add_up(values: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
-    """Let ranks test on different numbers of rows, which global batches can't have."""
+    """Let ranks evaluate different numbers of rows, which global batches don't support."""
     results = model._get_metrics_result_or_logs
     if once.is_global or keras.distribution.distribution() is None:
         yield results
         return
-    # Variables that the test would make must be those of all processes.
+    # Variables that the test would create must exist in all processes.
     model._symbolic_build(data_batch=once.view.sample())
     metrics = model.metrics_variables
 
@@ -108,7 +108,7 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
         found = results(logs)
         if found is not logs:
             return found
-        # A step of the user's own says what it likes.
+        # A custom step may return any logs.
         mine = numbers(logs)
         means = [total / jax.process_count() for total in _add_up(list(mine.values()))]
         return {**logs, **dict(zip(mine, means, strict=True))}
@@ -122,9 +122,9 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
 
 @contextlib.contextmanager
 def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
-    """Let a process of several devices predict on batches that these can't share evenly."""
+    """Let a process with several devices predict on batches that don't split evenly."""
     if once.is_global or _is_group() or keras.distribution.distribution() is None:
-        yield  # `_predict_alone` sees to groups
+        yield  # `_predict_alone` handles groups
         return
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     known = evaluation_view.known_function(once, model, "predict")

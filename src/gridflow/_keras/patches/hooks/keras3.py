@@ -1,4 +1,4 @@
-"""The hooks in Keras 3 on TensorFlow. Imported only once Keras is there."""
+"""The hooks for Keras 3 on TensorFlow. Imported after Keras."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gridflow._keras.patches.registry import Hook
 
 TRAINER: Final = private_parts.trainer()
 _BASE: Final = private_parts.base_trainer()
-#: Who fits, what it builds a model by, and what counts the steps of an epoch.
+#: The trainer, its build method, and the class that counts the steps of an epoch.
 FIT: Final = (TRAINER, "_maybe_symbolic_build", trainer.TFEpochIterator)
 
 
@@ -40,7 +40,7 @@ def _go_on() -> None:
         original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         original(self, distribute_strategy, *args, **kwargs)
-        # Only fit speaks of class weights. To evaluate and to predict, each row comes once.
+        # Only fit passes class weights. In evaluate and predict, each row comes once.
         is_fit, known = "class_weight" in kwargs, self._num_batches
         if self.steps_per_epoch and is_fit and known not in {None, self.steps_per_epoch}:
             again = endless(kwargs.get("x"), self._distributed_dataset)
@@ -68,7 +68,7 @@ def _check_data() -> None:
         original: Any, self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         check_scope(kwargs.get("x"), distribute_strategy)
-        if "class_weight" in kwargs:  # only fit speaks of them
+        if "class_weight" in kwargs:  # only fit passes them
             own_order.say_what_differs(kwargs.get("x"), distribute_strategy)
         with own_order.shuffled_alike(distribute_strategy, tf.random):
             original(self, distribute_strategy, *args, **kwargs)
@@ -105,7 +105,7 @@ def _predict_in_order() -> None:
 
 
 def _leave_statistics() -> None:
-    """Let a replica that has no rows in a step keep its moving statistics: theirs are 0 / 0."""
+    """Keep the moving statistics of a replica without rows in a step: they would be 0 / 0."""
     layer = keras.layers.BatchNormalization
 
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:

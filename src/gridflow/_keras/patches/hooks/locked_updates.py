@@ -1,14 +1,14 @@
-"""Updates of a variable on a parameter server, one after another.
+"""Serialises updates of a variable on a parameter server.
 
-An optimizer updates a variable by several operations: Adam reads and writes its two slots, and then
-divides one by the other. They run on the parameter server, beside those of another worker's step.
-That one may read a slot that is updated and another that isn't yet: a momentum divided by a
-velocity that is still zero is millions, and the model is lost. So each variable has a mutex, held
-from the first operation of its update to the last, on the server that holds it.
+An optimizer updates a variable in several operations: Adam reads and writes its two slots, and then
+divides one by the other. They run on the parameter server, concurrently with those of other
+workers' steps. Such a step may read one slot after its update and another before: a momentum
+divided by a velocity that is still zero is in the millions, and the model is ruined. So each
+variable has a mutex on its server, held from the first operation of an update to the last.
 
-It is taken when all that comes from elsewhere is there, the gradient above all. So nobody waits for
-a worker while it is held, and a worker that dies in a step leaves no mutex behind. Nor does who
-holds one wait for another: two workers would wait for one another for ever.
+The mutex is taken when all inputs from elsewhere have arrived, the gradient above all. So nobody
+waits for a worker while it is held, and a worker that dies in a step leaves no mutex locked. The
+holder of a mutex doesn't wait for another one: two workers could deadlock.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _making = threading.Lock()
 
 @dataclass
 class _Round:
-    """Updates of a graph, of each variable one at most."""
+    """Updates in a graph, at most one of each variable."""
 
-    #: What all of them wait for: the ends of the round before.
+    #: What all of them wait for: the end of the previous round.
     after: list[Any]
     taken: set[int] = field(default_factory=set)
     ends: list[Any] = field(default_factory=list)
 
 
 def lock_updates(strategy: Any) -> Any:
-    """Let ``strategy.extended.update``, which all optimizers use, hold the variable's mutex.
+    """Make ``strategy.extended.update``, which all optimizers use, hold the variable's mutex.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def lock_updates(strategy: Any) -> Any:
 
 
 def _mutex_of(variable: Any) -> Any:
-    """Return the handle of a variable's mutex, which lies where the variable does."""
+    """Return the handle of a variable's mutex, on the variable's device."""
     with _making:
         mutex = getattr(variable, _MUTEX, None)
         if mutex is None:
@@ -81,7 +81,7 @@ def _mutex_of(variable: Any) -> Any:
 
 
 def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
-    """Do work, in a graph or at once, while a mutex is held."""
+    """Do work, in a graph or eagerly, while a mutex is held."""
     if tf.executing_eagerly():
         lock = kernels.mutex_lock(mutex)
         result = work()
@@ -105,8 +105,8 @@ def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
     with tf.control_dependencies(done), ops.colocate_with(mutex):
         end = kernels.consume_mutex_lock(lock)
     together.ends.append(end)
-    # Functions let operations with effects wait for one another in the order of the program: this
-    # one would wait for all updates before it.
+    # Functions order operations with side effects as in the program, so this one would wait for all
+    # earlier updates.
     manager = part(graph, "experimental_acd_manager")
     if manager is not None:
         manager.run_independently(end)
@@ -114,10 +114,10 @@ def _holding(mutex: Any, work: Callable[[], Any]) -> Any:
 
 
 def _round_of(graph: Any, mutex: Any) -> _Round:
-    """Return the round that an update belongs to: another one where its variable has had its turn.
+    """Return the round of an update: a new one if its variable was already updated in this one.
 
-    An optimizer that decays weights updates each of them twice, and a step may apply gradients
-    twice. What an update reads, such as the count of steps, may wait for all that came before.
+    An optimizer with weight decay updates each variable twice, and a step may apply gradients
+    twice. What an update reads, such as the step count, may wait for everything before it.
     """
     found = getattr(graph, _ROUND, None)
     if found is None or id(mutex) in found.taken:

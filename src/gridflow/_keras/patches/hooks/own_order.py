@@ -1,8 +1,9 @@
-"""Whether several workers have the rows of data of the user's own in one order.
+"""Checks whether several workers read the user's own data in the same order.
 
-The strategy lets each worker read the whole dataset and keep its part of each batch. That's right
-where all workers have the rows in one order. Arrays are shuffled alike, anew in each epoch; of a
-``tf.data`` pipeline, whose shuffling is the user's, the log says it once.
+The strategy makes each worker read the whole dataset and keep its part of each batch. This is
+correct only if all workers have the same order. Arrays are shuffled in the same order on all
+workers, anew in each epoch. A ``tf.data`` pipeline is shuffled by the user, so the log mentions a
+problem once.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ def _is_seeded() -> bool:
 
 @contextlib.contextmanager
 def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
-    """Let arrays of which Keras makes a dataset in the block have one order on all workers.
+    """Shuffle arrays in the same order on all workers, in a block where Keras makes a dataset.
 
-    By numbers that are counted: a seeded operation would begin anew with each epoch.
+    It uses counted numbers: a seeded operation would start over in each epoch.
 
     Parameters
     ----------
     strategy : tf.distribute.Strategy
-        What trains the model.
+        The strategy that trains the model.
     random : module
-        By whose ``shuffle`` Keras shuffles, in a dataset's function.
+        The module whose ``shuffle`` Keras calls in a dataset's function.
     """
     if not _is_of_several_workers(strategy) or _is_seeded():
         yield
@@ -70,7 +71,7 @@ def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
         return np.array([first, next(counter)], dtype=np.int64)
 
     def shuffle(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly():  # not Keras, but the user
+        if tf.executing_eagerly():  # called by the user, not by Keras
             return original(value, *args, **kwargs)
         drawn = tf.ensure_shape(tf.numpy_function(numbers, [], tf.int64), [2])
         return tf.random.experimental.stateless_shuffle(value, drawn)
@@ -83,40 +84,40 @@ def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
 
 
 def say_what_differs(data: Any, strategy: Any) -> None:
-    """Say in the log, once, where a fit's batches aren't made of the rows of one process's.
+    """Log once if a fit's batches have other rows than those of a single process.
 
     Parameters
     ----------
     data
-        As it was given to ``fit``.
+        As passed to ``fit``.
     strategy : tf.distribute.Strategy
-        What trains the model.
+        The strategy that trains the model.
     """
     if not isinstance(data, tf.data.Dataset) or not _is_of_several_workers(strategy):
         return
-    if data in _looked_into:  # its graphs may be large, and its fits many
+    if data in _looked_into:  # graphs may be large, and there may be many fits
         return
     _looked_into.add(data)
     policy = data.options().experimental_distribute.auto_shard_policy
-    if policy == _POLICIES.OFF:  # each worker's own data, as ctx.dataset's are
+    if policy == _POLICIES.OFF:  # each worker has its own data, as with ctx.dataset
         return
     parts = list(_parts(data))
     if not _is_seeded() and any(map(_is_shuffled_by_chance, parts)):
         _say(
-            "each worker shuffles this dataset in an order of its own, by shuffle(…) without "
-            "seed=: in an epoch some rows come twice, and others not at all. Give shuffle(…, "
+            "each worker shuffles this dataset in a different order, because shuffle(…) has no "
+            "seed=: in an epoch some rows come twice, and others not at all. Use shuffle(…, "
             "seed=…), or TensorflowDistributor(seed=…)"
         )
     if policy in {_POLICIES.AUTO, _POLICIES.FILE} and any(map(_reads_files, parts)):
         _say(
-            "each worker reads files of its own of this dataset, if there are as many: each row "
-            "comes once, but batches are made of other rows than in one process. For the same "
-            "batches set options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA"
+            "each worker reads different files of this dataset, if there are enough: each row "
+            "comes once, but batches differ from those of a single process. For the same batches, "
+            "set options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA"
         )
 
 
 def _parts(data: Any) -> Iterator[Any]:
-    """Yield a dataset, and those that it's made of."""
+    """Yield a dataset and its inputs."""
     yield data
     for each in data._inputs():
         yield from _parts(each)

@@ -1,9 +1,9 @@
-"""Lets ``fit`` begin in the middle of an epoch: the one thing that no public API of Keras offers.
+"""Makes ``fit`` start in the middle of an epoch, which no public Keras API supports.
 
-Keras 3's ``fit`` makes its epoch iterator itself and always counts from step 0. A hook keeps that
-iterator within reach (it passes through ``Model._maybe_symbolic_build``), and another lets one
-epoch begin at a later step. tf_keras has a place for both epoch and step
-(``Model._maybe_load_initial_counters_from_ckpt``), but draws the data from its start.
+Keras 3's ``fit`` creates its epoch iterator itself and always counts from step 0. One hook makes
+that iterator accessible (it passes through ``Model._maybe_symbolic_build``), another starts an
+epoch at a later step. tf_keras supports both epoch and step
+(``Model._maybe_load_initial_counters_from_ckpt``), but reads the data from the start.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
-#: Where an iterator of TensorFlow's keeps its dataset.
+#: The attribute in which TensorFlow's iterators keep their dataset.
 _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 
 
 @dataclass(frozen=True)
 class FitStart:
-    """Where a fit goes on.
+    """Where a fit resumes.
 
     Attributes
     ----------
     epoch, step : int
-        The epoch, and the steps of it that are done.
+        The epoch, and its completed steps.
     skip : int
-        Batches to draw and drop, for data that can't be told where to begin.
+        Batches to read and drop, for data that can't start elsewhere.
     dealt : mapping, optional
-        Which rows are done, where that isn't so many of each rank (`Held`).
+        Which rows are done, if that isn't the same number on each rank (`Held`).
     """
 
     epoch: int
@@ -67,12 +67,12 @@ class Held:
     Parameters
     ----------
     spec
-        Of its batches.
+        The spec of its batches.
 
     Attributes
     ----------
     dealt : callable or None
-        Returns which of the epoch's rows are done, for a checkpoint.
+        Returns which rows of the epoch are done, for a checkpoint.
     """
 
     dealt: Callable[[], dict[str, Any]] | None = None
@@ -83,18 +83,18 @@ class Held:
 
 
 def hold(model: Any, data: Held) -> None:
-    """Let the fit that is about to begin be one on these data."""
+    """Use these data for the fit that is about to start."""
     _keep(model, data)
 
 
 def dealt(data: Any) -> dict[str, Any] | None:
-    """Return which rows of the epoch are done, where a fit that isn't Keras's own knows it."""
+    """Return which rows of the epoch are done, for a fit that isn't Keras's own."""
     found = getattr(data, "dealt", None)
     return found() if isinstance(data, Held) and found is not None else None
 
 
 def where_to_begin(model: Any, flavour: str) -> FitStart:
-    """Return where a fit that isn't Keras's own is to go on, once its callbacks have begun."""
+    """Return where a fit that isn't Keras's own resumes, after its callbacks have started."""
     if flavour == "tf_keras":
         found = getattr(model, "_training_state", None)
         return found if isinstance(found, FitStart) else FitStart(0, 0)
@@ -105,9 +105,9 @@ def where_to_begin(model: Any, flavour: str) -> FitStart:
 
 
 def install_imported() -> None:
-    """Put the hooks into the flavours of Keras that are imported; whoever fits has imported one.
+    """Install the hooks in the imported flavours of Keras.
 
-    Before ``fit`` is called: it has made its iterators when its callbacks hear of it.
+    Must run before ``fit``, which creates its iterators before its callbacks are called.
     """
     for flavour in FLAVOURS:
         if flavour in sys.modules:
@@ -123,13 +123,13 @@ def _install(flavour: str) -> None:
 
 
 def data_of(model: Any) -> Any:
-    """Return what iterates over the data of the fit (or evaluate) of a model that began last."""
+    """Return the data iterator of the model's last fit (or evaluate)."""
     found = model.__dict__.get(_ITERATOR)
     return None if found is None else found()
 
 
 def initial_epoch(model: Any) -> int:
-    """Return the epoch at which a callback lets a fit begin, 0 where none does."""
+    """Return the epoch at which a callback starts a fit, by default 0."""
     found = getattr(model, "_training_state", None)
     if isinstance(found, FitStart):
         return found.epoch
@@ -137,7 +137,7 @@ def initial_epoch(model: Any) -> int:
 
 
 def begin_at(model: Any, flavour: str, start: FitStart) -> None:
-    """Let the fit that is about to begin its first epoch begin it there."""
+    """Set the start of a fit that is about to begin its first epoch."""
     if flavour == "tf_keras":
         model._training_state = start
         return
@@ -148,16 +148,16 @@ def begin_at(model: Any, flavour: str, start: FitStart) -> None:
 
 
 def forget(model: Any, flavour: str) -> None:
-    """Let the model's next fit begin at its own beginning."""
+    """Start the model's next fit at the beginning."""
     if flavour == "tf_keras":
         model._training_state = None
     else:
-        # Keras itself never takes this back: a second fit would skip its first epochs.
+        # Keras never resets this: a second fit would skip its first epochs.
         model._initial_epoch = None
 
 
 def element_spec(model: Any, flavour: str) -> Any:
-    """Return the spec of one replica's batch of the fit that began last, None if unknown."""
+    """Return the spec of one replica's batch in the last fit, or None if unknown."""
     data = data_of(model)
     if data is None or not hasattr(data, _DATASET[flavour]):
         return None
@@ -165,32 +165,32 @@ def element_spec(model: Any, flavour: str) -> Any:
 
 
 def spec_of(dataset: Any) -> Any:
-    """Return the spec of one replica's batch of a dataset of TensorFlow's."""
+    """Return the spec of one replica's batch of a TensorFlow dataset."""
     import tensorflow as tf
 
-    # A distributed dataset that ends says of itself that its batches have any number of rows.
+    # A finite distributed dataset claims that its batches have any number of rows.
     known = getattr(dataset, "_element_spec", None) or dataset.element_spec
     return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], known)
 
 
 def steps_of_a_pass(model: Any) -> int | None:
-    """Return the steps of a pass over the data of the fit that began last, None if it is an epoch.
+    """Return the steps of a pass over the data of the last fit, or None if it is an epoch.
 
-    With ``steps_per_epoch`` it isn't: the data begin again in the middle of an epoch.
+    With ``steps_per_epoch`` it isn't: the data start over in the middle of an epoch.
     """
     return getattr(data_of(model), "_gridflow_pass", None)
 
 
 def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
-    """Return the batches that the iterator of an epoch has given by a step of it.
+    """Return the number of batches that an epoch's iterator has returned before a step.
 
-    That is what has to be drawn again of data that can't be told where to begin. With
-    ``steps_per_epoch`` an iterator isn't an epoch's: Keras goes on with it until it is at its end.
+    These must be read again from data that can't start elsewhere. With ``steps_per_epoch`` an
+    iterator spans epochs: Keras uses it until it ends.
 
     Parameters
     ----------
     step, batches : int
-        Steps of the epoch, and of the whole fit, that were made.
+        Completed steps of the epoch and of the whole fit.
     """
     a_pass = steps_of_a_pass(model)
     if a_pass is not None:
@@ -206,7 +206,7 @@ def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
 
 
 def first_dimension(spec: Any) -> int | None:
-    """Return the number of rows in a batch of this spec, None where it isn't fixed."""
+    """Return the number of rows in a batch of this spec, or None if it isn't fixed."""
     import tensorflow as tf
 
     shapes = [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(spec)]
@@ -215,9 +215,9 @@ def first_dimension(spec: Any) -> int | None:
 
 
 def batch_size(model: Any) -> int | None:
-    """Return the batch size that Keras 3 was given for the fit that began last, None if none."""
+    """Return the batch size passed to Keras 3 for the last fit, or None."""
     adapter = getattr(data_of(model), "data_adapter", None)
-    data = getattr(adapter, "py_dataset", None)  # gridflow's own know theirs
+    data = getattr(adapter, "py_dataset", None)  # gridflow's own datasets know theirs
     size = getattr(adapter, "batch_size", None) or getattr(data, "batch_size", None)
     return None if size is None else int(size)
 
@@ -229,7 +229,7 @@ def tell(counters: Sequence[EpochCounter], positions: Sequence[tuple[int, int]])
 
 
 def _keep(model: Any, data: Any) -> None:
-    # Past Keras's own __setattr__, which would track it as a part of the model.
+    # Bypasses Keras's __setattr__, which would track it as a part of the model.
     object.__setattr__(model, _ITERATOR, weakref.ref(data))
 
 
@@ -248,7 +248,7 @@ def _install_keras3() -> None:
 
 @functools.cache
 def count_steps(epochs: Any) -> None:
-    """Let a class of Keras's epoch iterators begin where it is told to, and ask for each step."""
+    """Make a class of Keras's epoch iterators start at a position, and ask for each step."""
 
     def steps_from(enumerate_steps: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
         start = self.__dict__.pop(_START, None)
@@ -264,7 +264,7 @@ def count_steps(epochs: Any) -> None:
 def _from(
     data: Any, start: FitStart, coming: Iterator[int] | None
 ) -> Iterator[tuple[int, int, Any]]:
-    """Yield the steps of an epoch from a place on, or those that are asked for one by one."""
+    """Yield the steps of an epoch from a position, or ask for them one by one."""
     data.data_adapter.on_epoch_begin()
     data._current_iterator = iterator = incremental.iterator_of(data)
     if not incremental.goes_on(data):
@@ -276,7 +276,7 @@ def _from(
     seen = start.skip or start.step
     for step in coming or steps:
         seen += stride
-        # With steps_per_epoch Keras counts on from epoch to epoch, while it keeps the iterator.
+        # With steps_per_epoch Keras keeps the iterator, and keeps counting across epochs.
         data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
     if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):

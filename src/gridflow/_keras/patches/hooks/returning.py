@@ -1,7 +1,8 @@
-"""Models that a training function couldn't return, said when they are compiled.
+"""Warns about models that can't be returned from a training function, when they are compiled.
 
-A model goes to the driver as a ``.keras`` file. That of a class of one's own needs ``get_config()``
-where its constructor takes what can't be written into one; Keras would say so after the training.
+A model is sent to the driver as a ``.keras`` file. A custom class needs ``get_config()`` if its
+constructor has arguments that can't be written to such a file; Keras would report this only after
+training.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
-#: Classes of which it was said.
+#: Classes that were reported.
 _said: Final[set[type]] = set()
 
 
@@ -22,9 +23,9 @@ def hook(base: Any, flavour: str) -> Hook:
     Parameters
     ----------
     base : type
-        Whose ``compile`` models inherit.
+        The class whose ``compile`` models inherit.
     flavour : str
-        Package of Keras.
+        The Keras package.
     """
 
     def install() -> None:
@@ -41,18 +42,17 @@ def hook(base: Any, flavour: str) -> Hook:
 def _look_at(model: Any, flavour: str) -> None:
     keras, kind = sys.modules[flavour], type(model)
     owner = next(each for each in kind.__mro__ if "get_config" in vars(each))
-    # A get_config of one's own is trusted, as is that of a functional model.
+    # A custom get_config is trusted, as is that of a functional model.
     if kind in _said or not issubclass(keras.Model, owner):
         return
     try:
-        # Not the model's: tf_keras makes an empty one there, which the driver fails on.
+        # Not the model's: tf_keras returns an empty config there, with which the driver fails.
         keras.layers.Layer.get_config(model)
     except NotImplementedError:
         _said.add(kind)
         print(  # noqa: T201 (into the task's log)
-            f"gridflow: a {kind.__name__} can't be returned from the function, as it can't be "
-            "saved: its constructor takes what Keras can't write into a file. Give the class "
-            f"get_config(), see {flavour}.Model, or return what you need of it, such as "
-            "model.get_weights().",
+            f"gridflow: a {kind.__name__} can't be returned from the function, because Keras "
+            "can't save its constructor's arguments. Add get_config() to the class (see "
+            f"{flavour}.Model), or return what you need, such as model.get_weights().",
             flush=True,
         )

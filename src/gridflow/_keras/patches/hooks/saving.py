@@ -1,7 +1,7 @@
-"""Models that several ranks save to one path: each whole file takes the place of the one before.
+"""Makes saving by several ranks to one path safe: each complete file replaces the last one.
 
-Keras 3 opens the path itself. So two ranks got in each other's way, by a lock of HDF5's or by the
-bytes of both in one file.
+Keras 3 opens the path itself. So two ranks would conflict, through a lock of HDF5 or by mixing
+their bytes in one file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _write_aside() -> None:
     def save_weights_aside(
         save_weights_only: Any, model: Any, filepath: Any, max_shard_size: Any = None, **kwargs: Any
     ) -> None:
-        # Shards are files of several names.
+        # Shards are several files.
         if max_shard_size is not None or not _is_file_here(filepath, _WEIGHTS):
             save_weights_only(model, filepath, max_shard_size, **kwargs)
             return

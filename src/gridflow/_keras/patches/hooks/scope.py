@@ -1,4 +1,4 @@
-"""Models that a process would train for itself, although it belongs to a group that trains one."""
+"""Rejects models that a process of a group would train by itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _INSIDE: Final = "with ctx.strategy.scope(): model = …; model.compile(…)"
 
 
 def hook(cls: Any) -> Hook:
-    """Return the hook for a flavour's models, by which those of nobody's strategy aren't trained.
+    """Return the hook that rejects a flavour's models created outside the group's strategy.
 
     Parameters
     ----------
     cls : type
-        Of models, with ``fit`` and ``train_on_batch``.
+        The model class, with ``fit`` and ``train_on_batch``.
     """
 
     def install() -> None:
@@ -40,12 +40,12 @@ def _train_the_groups(train: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def check(model: Any) -> None:
-    """Refuse a model that isn't the group's, unless it may be trained alone.
+    """Reject a model that isn't the group's, unless it may be trained alone.
 
     Raises
     ------
     InvalidArgument
-        It, or a layer of it, was made outside of the group's strategy.
+        The model, or one of its layers, was created outside the group's strategy.
     """
     group = runtime.group()
     if group is None or not _is_shared(group) or runtime.is_alone():
@@ -53,10 +53,10 @@ def check(model: Any) -> None:
     strategy = model.distribute_strategy
     if not _is_as_wide(strategy, group):
         raise InvalidArgument(
-            f"this model was made outside of the strategy's scope ({type(group).__name__}), "
-            f"{_alone_would(group)}. Make and compile it in the function, {_INSIDE}; a model that "
-            "was made in the driver, too. To train it by this process alone, say so: "
-            "with ctx.alone(): model.fit(…)."
+            f"this model was created outside the strategy's scope ({type(group).__name__}), "
+            f"{_alone_would(group)}. Create and compile it in the function, {_INSIDE}; also a "
+            "model that was created in the driver. To train it in this process alone, use: with "
+            "ctx.alone(): model.fit(…)."
         )
     if strategy.num_replicas_in_sync > 1:
         _check_weights(model, strategy)
@@ -67,7 +67,7 @@ def _is_shared(strategy: Any) -> bool:
 
 
 def _is_as_wide(strategy: Any, group: Any) -> bool:
-    """Return whether a strategy, which may be one of the user's own, trains on all of a group."""
+    """Return whether a strategy, possibly the user's own, spans the whole group."""
     return all(
         isinstance(strategy, kind) for kind in (_SERVERS, _WORKERS) if isinstance(group, kind)
     ) and bool(strategy.num_replicas_in_sync == group.num_replicas_in_sync)
@@ -75,10 +75,10 @@ def _is_as_wide(strategy: Any, group: Any) -> bool:
 
 def _alone_would(group: Any) -> str:
     if isinstance(group, _SERVERS):
-        return "so the chief would train it alone, and the workers nothing"
+        return "so the chief would train it alone, without the workers"
     if isinstance(group, _WORKERS):
-        return "so each process would train a model of its own"
-    return f"so one device of {group.num_replicas_in_sync} would train it"
+        return "so each process would train a separate model"
+    return f"so only one of {group.num_replicas_in_sync} devices would train it"
 
 
 def _check_weights(model: Any, strategy: Any) -> None:
@@ -86,14 +86,15 @@ def _check_weights(model: Any, strategy: Any) -> None:
         native = getattr(weight, "_value", weight)
         if native is not None and not strategy.extended.variable_created_in_scope(native):
             raise InvalidArgument(
-                f"the weight {getattr(weight, 'path', weight.name)!r} was made outside of the "
-                f"strategy's scope, the model inside: make all of its layers inside, {_INSIDE}."
+                f"the weight {getattr(weight, 'path', weight.name)!r} was created outside the "
+                "strategy's scope, but the model inside it. Create all of its layers inside, "
+                f"{_INSIDE}."
             )
 
 
 def _weights(layer: Any) -> list[Any]:
-    """Return the trainable weights of a model or layer, as far as they were made."""
+    """Return the trainable weights of a model or layer that exist already."""
     try:
         return list(layer.trainable_weights)
-    except ValueError:  # a model of tf_keras that isn't built; its layers may be
+    except ValueError:  # an unbuilt model of tf_keras; its layers may be built
         return []

@@ -1,7 +1,7 @@
-"""Keras 3's ``fit`` under parameter servers, which it doesn't know: ``ctx.fit`` does it.
+"""Runs Keras 3's ``fit`` under parameter servers, which it doesn't support, as ``ctx.fit``.
 
-``evaluate`` of what workers can read goes to them, too. What else is given to ``evaluate`` and
-``predict`` is read once, by the chief, which fetches the variables.
+``evaluate`` also runs on the workers if they can read the data. Other data of ``evaluate`` and
+``predict`` are read once, by the chief, which fetches the variables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gridflow.errors import InvalidArgument
 
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
 TRAINER: Final = private_parts.trainer()
-#: Of ``fit``: what belongs to arrays, and what workers that draw batches can't do.
+#: Arguments of ``fit`` that are for arrays, or that workers reading batches don't support.
 _NOT_FOR_FIT: Final = (
     "y",
     "sample_weight",
@@ -32,7 +32,7 @@ _NOT_FOR_FIT: Final = (
 
 
 class _OnChief:
-    """A model that is tested and predicts here, whatever its strategy."""
+    """A model that evaluates and predicts on the chief, whatever its strategy."""
 
     test_function = predict_function = None
     make_test_function = TRAINER.make_test_function
@@ -87,9 +87,9 @@ def _fit(model: Any, x: Any, *, verbose: Any, callbacks: Any, **given: Any) -> A
     wrong = [name for name in _NOT_FOR_FIT if given[name] is not defaults[name].default]
     if wrong:
         raise InvalidArgument(
-            f"model.fit can't take {', '.join(wrong)} under strategy='parameter_server': workers "
-            "read batches by themselves. Give rows by run(data=…), ctx.fit(model, 'train', "
-            "validation='validation', batch_size=64, features='x', label='y'); or a "
+            f"model.fit doesn't support {', '.join(wrong)} with strategy='parameter_server', where "
+            "workers read batches themselves. Pass rows with run(data=…) and call ctx.fit(model, "
+            "'train', validation='validation', batch_size=64, features='x', label='y'); or pass a "
             "tf.data.Dataset of batches, or a function that returns one, with steps_per_epoch."
         )
     return (
@@ -102,7 +102,7 @@ def _fit(model: Any, x: Any, *, verbose: Any, callbacks: Any, **given: Any) -> A
             validation=given["validation_data"],
             validation_steps=given["validation_steps"],
             callbacks=list(callbacks or ()),
-            # As Keras 2 had it there: a line an epoch.
+            # As in Keras 2: one line per epoch.
             verbose=2 if verbose == "auto" else verbose,
             initial_epoch=given["initial_epoch"],
             class_weight=given["class_weight"],

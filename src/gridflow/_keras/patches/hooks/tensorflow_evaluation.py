@@ -1,8 +1,8 @@
-"""Rows that count once outside of training, under TensorFlow: for Keras 3 and tf_keras alike.
+"""Rows that count once outside training, under TensorFlow, for Keras 3 and tf_keras.
 
-All replicas make equal steps, and some of their batches may be empty. Models and metrics needn't
-know that: an empty batch is given a real row, whose effect on the metrics is undone, and whose
-prediction is left out.
+All replicas run equal steps, and some of their batches may be empty. Models and metrics needn't
+know: an empty batch gets a real row, whose effect on the metrics is undone, and whose prediction is
+dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     Parameters
     ----------
     cls : type
-        Of the models, with ``fit``, ``evaluate`` and ``predict``.
+        The model class, with ``fit``, ``evaluate`` and ``predict``.
     variables_of : callable
         Returns the variables of a model's metrics.
     """
@@ -54,16 +54,16 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
 def _knowing_empty_batches(
     model: Any, once: EvaluationView, kind: str, changed: Callable[[Any], Any]
 ) -> Iterator[None]:
-    """Let a model's ``test_step`` or ``predict_step`` be another one inside.
+    """Replace a model's ``test_step`` or ``predict_step`` in a block.
 
-    The functions that Keras makes of it are kept apart from the model's own.
+    The functions that Keras makes from it are kept separate from the model's own.
     """
     if not once.has_empty_batches:
         yield
         return
     step_name, function_name = f"{kind}_step", f"{kind}_function"
     own = getattr(model, function_name)
-    # Past Keras's own __setattr__, which would track what is set.
+    # Bypasses Keras's __setattr__, which would track the value.
     object.__setattr__(model, step_name, changed(getattr(model, step_name)))
     object.__setattr__(model, function_name, evaluation_view.known_function(once, model, kind))
     try:
@@ -75,7 +75,7 @@ def _knowing_empty_batches(
 
 
 def _filled(batch: Any, row: Any) -> tuple[Any, Any]:
-    """Return a batch that has a row if it had none, and whether it had none."""
+    """Return a batch with a row added if it was empty, and whether it was empty."""
     first = next(part for part in tf.nest.flatten(batch) if part is not None)
     is_empty = tf.equal(tf.shape(first)[0], 0)
     rows = tf.cast(is_empty, tf.int32)
@@ -91,7 +91,7 @@ def _tested(
         before = {id(each): tf.identity(_value(each)) for each in variables_of(model)}
         logs = step(filled)
         for each in variables_of(model):
-            # Metrics that the step has made begin with nothing counted.
+            # Metrics created by the step start at zero.
             old = before.get(id(each))
             value = _value(each)
             each.assign(tf.where(is_empty, tf.zeros_like(value) if old is None else old, value))

@@ -1,4 +1,4 @@
-"""The hooks in tf_keras. Imported only once tf_keras is there."""
+"""The hooks for tf_keras. Imported after tf_keras."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _go_on() -> None:
         refuse(x)
         init(self, x, *args, **kwargs)
         steps, known = kwargs.get("steps_per_epoch"), _length(x)
-        # Only fit shuffles. To evaluate and to predict, each row comes once.
+        # Only fit shuffles. In evaluate and predict, each row comes once.
         if steps is None or "shuffle" not in kwargs or known in {None, steps}:
             return
         again = endless(x, self._dataset)

@@ -1,7 +1,7 @@
-"""The hooks in Keras 3 on torch: several processes train one model.
+"""The hooks for Keras 3 on torch, where several processes train one model.
 
 Gradients are averaged before they are applied, which for batches of equal size gives the gradients
-of the global batch. The state of metrics is added up when an epoch or an evaluation has ended.
+of the global batch. The state of metrics is summed at the end of an epoch or evaluation.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
 _applying: list[bool] = []
-#: On an optimizer: its gradients are those of a loss that was divided by the number of ranks.
+#: Set on an optimizer if its gradients are of a loss divided by the number of ranks.
 _DIVIDED: Final = "_gridflow_divided"
 
 
 def average(tensors: Sequence[Any]) -> list[Any]:
-    """Return the tensors' means over all ranks. To be called by all, with the same shapes."""
+    """Return the tensors' means over all ranks. All must call it, with the same shapes."""
     return [each / distributed.get_world_size() for each in add_up(tensors)]
 
 
 def add_up(tensors: Sequence[Any]) -> list[Any]:
-    """Return the tensors' sums over all ranks. To be called by all, with the same shapes."""
+    """Return the tensors' sums over all ranks. All must call it, with the same shapes."""
     found: list[Any] = [None] * len(tensors)
     groups: dict[Any, list[int]] = {}
     for place, tensor in enumerate(tensors):
         groups.setdefault((tensor.dtype, tensor.device), []).append(place)
     for places in groups.values():
-        # One collective for all tensors of a kind.
+        # One collective operation for all tensors of a type.
         flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
         distributed.all_reduce(flat)
         sizes = [tensors[place].numel() for place in places]
@@ -55,7 +55,7 @@ def add_up(tensors: Sequence[Any]) -> list[Any]:
 
 
 def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
-    """Return what averages over ranks that each have a state of their own, None without others."""
+    """Return the function that averages over ranks with separate states; None if alone."""
     return average if is_group() else None
 
 
@@ -66,7 +66,7 @@ def _broadcast(variables: list[Any]) -> None:
 
 
 def _apply_averages(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    if _applying:  # an optimizer inside of another one
+    if _applying:  # an optimizer inside another one
         return apply(self, grads, trainable_variables)
     grads = list(grads)
     there = [place for place, grad in enumerate(grads) if grad is not None]
@@ -96,7 +96,7 @@ def _average_gradients() -> None:
     scaling = loss_scale_optimizer.LossScaleOptimizer
 
     def scale_part(scale_loss: Any, self: Any, loss: Any) -> Any:
-        # As much as in one process, where the mean is over more rows: else float16 overflows here.
+        # As in one process, where the mean is over more rows; otherwise float16 overflows here.
         object.__setattr__(self, _DIVIDED, True)
         return scale_loss(self, loss) / distributed.get_world_size()
 
@@ -116,7 +116,7 @@ def _part_of(batch: Any) -> shares.ReplicaPart:
 
 
 def _know_parts() -> None:
-    """Let ranks know their part of a batch in training: they test in steps of different numbers."""
+    """Declare each rank's part of a batch in training; evaluation has unequal steps."""
 
     def make_train_function(make: Any, self: Any, force: bool = False) -> None:
         known = self.train_function
@@ -145,14 +145,14 @@ def _add_up_logs() -> None:
         try:
             found = original(self, logs)
             if found is not logs:
-                # Some results are views of the variables, which get their own values back.
+                # Some results are views of variables, whose own values are restored.
                 found = {name: _copied(value) for name, value in found.items()}
         finally:
             for variable, value in zip(variables, own, strict=True):
                 variable.assign(value)
         if found is not logs:
             return found
-        # A step of the user's own says what it likes.
+        # A custom step may return any logs.
         mine = numbers(logs)
         if not mine:
             return logs
@@ -173,7 +173,7 @@ HOOKS: Final = (
     Hook("gradients are averaged over all processes", _average_gradients, is_group),
     Hook("losses divide by what counts in all processes", _know_parts, is_group),
     Hook("logs are those of all processes", _add_up_logs, is_group),
-    # Each rank tests alone as it is, and its logs are those of all.
+    # Each rank evaluates alone anyway, and its logs are those of all ranks.
     group_evaluation.hook(
         TRAINER,
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),

@@ -1,4 +1,4 @@
-"""Iterators on devices whose tuning thread now and then doesn't hear that they are dropped."""
+"""Avoids a hang of iterators on devices, whose tuning thread may miss that they are dropped."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gridflow._keras.patches.private_parts import module
 
 @functools.cache
 def install() -> None:
-    """Let TensorFlow's iterators on devices tune nothing: there is nothing to tune.
+    """Turn off tuning in TensorFlow's iterators on devices, where there is nothing to tune.
 
-    The thread that would do it sleeps for twice as long each time, up to a minute. Seen in
-    TensorFlow 2.21: ``OptimizeLoop`` misses the cancellation, and who drops the iterator waits
-    until it has slept. The next epoch begins only then.
+    The tuning thread sleeps twice as long each time, up to a minute. In TensorFlow 2.21,
+    ``OptimizeLoop`` may miss the cancellation, and dropping the iterator waits until the sleep is
+    over. The next epoch starts only then.
     """
     import tensorflow as tf
 
