@@ -215,7 +215,7 @@ def test_other_backends_predict_in_workers_of_their_own(spark, tmp_path, backend
     ("given", "said"),
     [
         (3, "predict_udf takes a Keras model"),
-        ("/nowhere/m.keras", "there is no /nowhere/m.keras"),
+        ("/nowhere/m.keras", "nowhere/m.keras doesn't exist"),
         ("s3nowhere://a/b", "can't be read"),
         (__file__, "is not a .keras file"),
         (str(Path(__file__).parent), "a folder without saved_model.pb"),
@@ -231,8 +231,8 @@ def test_what_is_no_model_is_refused(given, said):
     [
         ([[1.0], [1.0, 2.0]], "list<double>", Slot((2,)), "arrays of 1 and of 2 items"),
         ([[1.0, 2.0]], "list<double>", Slot((3,)), r"rows of the shape \(2,\), and .* takes \(3\)"),
-        ([1, None], "int64", Slot((), "int32"), "holds nulls"),
-        ([[1.0, None]], "list<double>", Slot((2,), "float32"), "holds nulls"),
+        ([1, None], "int64", Slot((), "int32"), "contains nulls"),
+        ([[1.0, None]], "list<double>", Slot((2,), "float32"), "contains nulls"),
         (["a"], "string", Slot((), "float32"), "holds text or bytes"),
         ([1], "int64", Slot((), "string"), r"holds numbers \(int64\)"),
         ([1], "duration", Slot(()), "duration.*Cast it"),

@@ -54,7 +54,7 @@ def test_a_model_with_parts_of_its_own_predicts_by_the_names_of_its_inputs(spark
     spark.udf.register("of_the_model", predict)
     assert sorted(rows.selectExpr("of_the_model(x, y, z) AS p").toPandas().p) == [107.0, 118.0]
     holes = rows.selectExpr("x", "y", "nullif(z, 'b') AS z")
-    with pytest.raises(Exception, match="input 'city' holds nulls.*fillna"):
+    with pytest.raises(Exception, match="input 'city' contains nulls.*fillna"):
         holes.select(predict("x", "y", "z")).toPandas()
     with pytest.raises(errors.InvalidArgument, match="got 2"):
         predict("x", "y")

@@ -153,7 +153,7 @@ def _is_vector(kind: pa.DataType) -> bool:
 def _dense(column: pa.StructArray, where: str) -> pa.Array:
     """Return Spark ML vectors as arrays."""
     if column.null_count:
-        raise DataError(f"{where} holds nulls; drop those rows first.")
+        raise DataError(f"{where} contains nulls; drop those rows first.")
     kinds, sizes, indices, values = (column.field(i) for i in range(len(_VECTOR)))
     lengths = pc.min_max(pc.coalesce(sizes, pc.list_value_length(values)))
     least, width = lengths["min"].as_py(), lengths["max"].as_py()

@@ -37,13 +37,13 @@ class Retention(enum.Enum):
     KEEP = (
         "the spool in {} can't grow",
         (
-            "Give a larger disk with Spool(dir=…), or by spark.local.dir; the spool needs room for "
+            "Choose a larger disk with Spool(dir=…) or spark.local.dir; the spool needs room for "
             "all rows of its rank, uncompressed."
         ),
     )
     UNTIL_TAKEN = (
-        "rows that were pushed can't be kept in {}",
-        "Give a larger disk with Spool(dir=…), or a smaller Spool(limit=…).",
+        "pushed rows can't be stored in {}",
+        "Choose a larger disk with Spool(dir=…), or set a smaller Spool(limit=…).",
     )
 
 
@@ -217,6 +217,6 @@ def disk_explained(folder: Path, retention: Retention, needed: int = 0) -> Itera
         free = shutil.disk_usage(place).free
         what, instead = retention.value
         raise DataError(
-            f"{what.format(folder)}: {error.strerror or error}. The next {needed / 2**20:.1f} MiB "
-            f"were to be written, {free / 2**20:.1f} MiB are free there. {instead}"
+            f"{what.format(folder)}: {error.strerror or error}. The next write "
+            f"needs {needed / 2**20:.1f} MiB, and {free / 2**20:.1f} MiB are free. {instead}"
         ) from error
