@@ -25,6 +25,9 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "suite"))
+from pythons import find  # noqa: E402
+
 JAR = "gridflow/tfrecord/gridflow-tfrecord.jar"
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = "[spark,tensorflow-cpu]"
@@ -106,8 +109,11 @@ def check(sdist, wheel):
 
 def try_out(wheel, python, folder):
     """Install the wheel beside nothing else, without Maven or Java's compiler, and try it."""
+    found = find(python)
+    if found is None:
+        raise SystemExit(f"this machine has no Python {python}: install it, or leave it out")
     environment = folder / f"python-{python}"
-    uv("venv", "--quiet", "--python", python, environment)
+    uv("venv", "--quiet", "--python", found, environment)
     interpreter = environment / "bin" / "python"
     constraints = ["--constraint", ROOT / "requirements" / "constraints.txt"]
     wanted = f"gridflow{EXTRAS} @ {wheel.as_uri()}"
