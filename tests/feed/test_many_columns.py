@@ -44,6 +44,33 @@ def test_columns_that_are_copied_together_are_those_copied_one_by_one(
     assert not np.isnan(np.concatenate(together)).any()
 
 
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_shuffled_window_that_is_copied_in_parts_has_the_rows_of_one_copied_whole(
+    tmp_path, monkeypatch, start
+):
+    ids = np.arange(300)
+    values = np.repeat(ids.astype("f4"), 3).reshape(300, 3)
+    table = pa.table({"id": ids, "v": pa.FixedSizeListArray.from_arrays(values.ravel(), 3)})
+    reader = spooled(tmp_path, table, 90)
+    tensors = select(reader.specs, ["id", "v"]).tensors
+    plan = BatchPlan(reader.chunk_rows, 25, 12, shuffle=True, window_rows=130)
+
+    def rows():
+        parts = list(assemble(reader, tensors, plan, start))
+        return len(parts), [
+            np.concatenate([x.reshape(-1, *x.shape[2:]) for x in xs])
+            for xs in zip(*parts, strict=True)
+        ]
+
+    few, whole = rows()
+    monkeypatch.setattr("gridflow._feed.dataset.assemble._ORDERED_BYTES", 600)  # of 30 rows
+    many, in_parts = rows()
+    assert many > few
+    for one, other in zip(whole, in_parts, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(in_parts[0], in_parts[1][:, 0])
+
+
 @pytest.mark.slow
 def test_ten_thousand_columns_take_no_longer_than_three_times_two_thousand(tmp_path):
     def seconds(columns, rows):
