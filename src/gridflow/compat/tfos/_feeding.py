@@ -9,7 +9,7 @@ columns (`gridflow.compat.tfos._frames`). Where both are on one host, the rows l
 they share (`gridflow.compat.tfos._memory`), and the messages say where.
 
 They go straight into the node's process, not by the agent and its files as those of
-`JobHandle.feed` do: on that way pickles cost almost twice as much (``benchmarks/feed/pickled.py``).
+`JobHandle.feed` do: that way costs almost twice as much (``benchmarks/feed/compat_ways.py``).
 The account of what has come is the same (`gridflow._feed.push.exactly_once`).
 
 A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
