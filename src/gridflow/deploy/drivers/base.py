@@ -8,11 +8,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from gridflow._spec.exits import Exit, of_program
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError, JobExists, MissingDependency
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,22 @@ def call(words: Sequence[str], text: str | None = None) -> str:
         reason = f"'{' '.join(words)}' failed with exit code {done.returncode}: {said}"
         raise GridflowError(reason)
     return done.stdout
+
+
+def verdict(failed: Mapping[str, int]) -> int:
+    """Say how tasks have failed, and return the job's `gridflow._spec.exits.Exit`.
+
+    Parameters
+    ----------
+    failed : mapping of str to int
+        The exit codes of the tasks that have failed; the first one's is the job's, unless another
+        task ended it.
+    """
+    for name, code in failed.items():
+        own = "failed" if code != Exit.GIVEN_UP else "was ended, as another task had failed,"
+        say(f"{name} {own} with exit code {code}")
+    own_codes = [code for code in failed.values() if code != Exit.GIVEN_UP]
+    return of_program((own_codes or list(failed.values()) or [0])[0])
 
 
 def say(text: str) -> None:

@@ -7,8 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow._spec.exits import Exit, of_program
-from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
+from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool, verdict
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
@@ -66,12 +65,7 @@ class ComposeDriver:
         finally:
             stream.terminate()
             stream.wait()
-        failed = {t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]}
-        for name, code in failed.items():
-            own = "failed" if code != Exit.GIVEN_UP else "was ended, as another task had failed,"
-            say(f"{name} {own} with exit code {code}")
-        own_codes = [code for code in failed.values() if code != Exit.GIVEN_UP]
-        return of_program((own_codes or list(failed.values()) or [0])[0])
+        return verdict({t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]})
 
     def status(self) -> list[TaskStatus]:
         """Return the containers."""

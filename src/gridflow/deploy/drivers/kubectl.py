@@ -269,8 +269,8 @@ class KubectlDriver:
                 for (name, *_), stream in self._streams.items():
                     if name == pod.name:
                         stream.close(0.0)
-                words = self._words("logs", f"pod/{pod.name}")
-                self._streams[attempt] = LogStream(words, output, self._poll)
+                words = self._words("logs", f"pod/{pod.name}", "--prefix", "--timestamps")
+                self._streams[attempt] = LogStream(words, output, self._poll, since="--since-time")
             if pod.has_ended and attempt in self._streams:
                 self._streams[attempt].end()
             if pod.exit_code is not None:

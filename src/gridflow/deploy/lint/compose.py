@@ -1,4 +1,4 @@
-"""Rules of a Compose file that its schema misses."""
+"""Rules of a Compose file that its schema misses; a stack file's services have most of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.lint.cluster import check_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridflow.deploy.lint.report import LintReport
 
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
@@ -24,21 +26,28 @@ def check_compose(report: LintReport, document: dict[str, Any]) -> None:
     name = document.get("name")
     if name is not None and not _PROJECT.match(str(name)):
         report.add("name", f"{name!r} is not a project name: a-z, 0-9, '-', '_'.")
+    for path, service in check_services(report, document, "ComposeService"):
+        allowed = ("no", "always", "on-failure", "unless-stopped")
+        restart = service.get("restart")
+        plain = str(restart).partition(":")[0] if restart is not None else None
+        report.one_of(f"{path}.restart", plain, allowed)
+
+
+def check_services(
+    report: LintReport, document: dict[str, Any], shape: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Check what all services need that Docker reads from a file; yield each with its path."""
     services = report.mapping("services", document.get("services"))
     if not services:
         report.add("services", "is missing or empty.")
     for key, value in services.items():
         path = f"services.{key}"
-        service = report.mapping(path, value, "ComposeService")
+        service = report.mapping(path, value, shape)
         report.add(path, rules.dns_label(str(key)))
         if "image" not in service and "build" not in service:
             report.add(path, "has neither image nor build.")
         if (image := report.text(f"{path}.image", service.get("image"))) is not None:
             report.add(f"{path}.image", rules.image(image))
-        allowed = ("no", "always", "on-failure", "unless-stopped")
-        restart = service.get("restart")
-        plain = str(restart).partition(":")[0] if restart is not None else None
-        report.one_of(f"{path}.restart", plain, allowed)
         env = report.mapping(f"{path}.environment", service.get("environment"))
         _env(report, f"{path}.environment", env)
         _references(report, path, service, document)
@@ -50,6 +59,7 @@ def check_compose(report: LintReport, document: dict[str, Any]) -> None:
             for number in numbers:
                 if number.isdigit():
                     report.add(f"{path}.ports[{index}]", rules.port_number(int(number)))
+        yield path, service
 
 
 def _words(value: Any) -> list[str]:

@@ -19,6 +19,8 @@ from gridflow.deploy.task_start import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
     from gridflow.deploy.kinds import ComposeService
@@ -45,33 +47,43 @@ def amount(text: str) -> str:
     return str(int(rules.quantity(text)))
 
 
-def escape(value: Any) -> Any:
+def doubled(text: str) -> str:
     """Double every ``$``, which Compose would replace."""
+    return text.replace("$", "$$")
+
+
+def escape(value: Any, change: Callable[[str], str] = doubled) -> Any:
+    """Change all texts of a tree, but for its keys."""
     if isinstance(value, str):
-        return value.replace("$", "$$")
+        return change(value)
     if isinstance(value, list):
-        return [escape(item) for item in value]
+        return [escape(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: escape(item) for key, item in value.items()}
+        return {key: escape(item, change) for key, item in value.items()}
     return value
+
+
+def limits(wanted: Resources) -> dict[str, str]:
+    """Return the cores and the memory of a service."""
+    found = {}
+    if wanted.cpu:
+        found["cpus"] = f"{rules.quantity(wanted.cpu).normalize():f}"
+    if wanted.memory:
+        found["memory"] = amount(wanted.memory)
+    return found
 
 
 def deploy(wanted: Resources) -> dict[str, Any]:
     """Return the resources of a service."""
-    limits: dict[str, str] = {}
-    if wanted.cpu:
-        limits["cpus"] = f"{rules.quantity(wanted.cpu).normalize():f}"
-    if wanted.memory:
-        limits["memory"] = amount(wanted.memory)
-    amounts: dict[str, Any] = {"limits": limits} if limits else {}
+    amounts: dict[str, Any] = {"limits": found} if (found := limits(wanted)) else {}
     if wanted.gpu:
         device = {"driver": "nvidia", "count": wanted.gpu, "capabilities": ["gpu"]}
         amounts["reservations"] = {"devices": [device]}
     return {"resources": amounts} if amounts else {}
 
 
-def mounts(job: Job) -> list[dict[str, Any]]:
-    """Return the volumes of a service."""
+def volumes(job: Job) -> list[dict[str, Any]]:
+    """Return where a service has the job's claims, directories of the host and scratch."""
     found: list[dict[str, Any]] = []
     for volume in job.volumes:
         entry: dict[str, Any] = {"type": "volume", "target": volume.path}
@@ -84,6 +96,17 @@ def mounts(job: Job) -> list[dict[str, Any]]:
         if volume.read_only:
             entry["read_only"] = True
         found.append(entry)
+    return found
+
+
+def claims(job: Job) -> dict[str, dict[str, str]]:
+    """Return the claims as named volumes of a document."""
+    return {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
+
+
+def mounts(job: Job) -> list[dict[str, Any]]:
+    """Return the volumes of a service."""
+    found = volumes(job)
     for path, source in directories(job).items():
         entry = {"type": "bind", "target": path, "source": source, "read_only": True}
         # A directory that isn't there is an error, and not an empty one that root owns.
@@ -164,9 +187,8 @@ def render(job: Job) -> list[Document]:
     if job.tensorboard:
         services["tensorboard"] = board(job, common)
     whole: dict[str, Any] = {"name": job.name, "services": services}
-    claims = {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
-    if claims:
-        whole["volumes"] = claims
+    if named := claims(job):
+        whole["volumes"] = named
     return [Document("compose.yaml", whole)]
 
 
