@@ -90,11 +90,8 @@ def credential_env(job: Job) -> list[Env]:
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         env.append({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": place})
-    if s3 := job.credentials.s3:
-        env.append(key_env("AWS_ACCESS_KEY_ID", s3.secret, s3.access_key))
-        env.append(key_env("AWS_SECRET_ACCESS_KEY", s3.secret, s3.secret_key))
-        env += env_list(s3_settings(job))
-    return env
+    env += [key_env(name, ref.secret, ref.key) for name, ref in job.credentials.keys.items()]
+    return env + env_list(s3_settings(job))
 
 
 def s3_settings(job: Job) -> dict[str, str]:

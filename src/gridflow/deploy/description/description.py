@@ -30,6 +30,8 @@ from gridflow.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gridflow.deploy.description.parts import SecretKey
+
 RESTART_POLICIES: Final = ("never", "on-failure", "exit-code")
 CLEAN_UPS: Final = ("none", "running", "all")
 
@@ -199,6 +201,11 @@ class Job:
     def followers(self) -> tuple[str, ...]:
         """The roles that end with the training: the servers, and an evaluator."""
         return (*self.servers, *(name for name in self.roles if not facts_of(name).is_in_cluster))
+
+    @property
+    def secret_keys(self) -> dict[str, SecretKey]:
+        """The variables that take a secret's key: the job's own, and those of S3."""
+        return {**self.secrets.env, **self.credentials.keys}
 
     def env_of(self, role: str) -> dict[str, str]:
         """Return the variables of a role: the job's and its own, which win."""

@@ -349,6 +349,16 @@ class Credentials:
     gcs: GcsCredentials | None = None
     s3: S3Credentials | None = None
 
+    @property
+    def keys(self) -> dict[str, SecretKey]:
+        """The variables of S3 that take a secret's key; empty without S3."""
+        if self.s3 is None:
+            return {}
+        return {
+            "AWS_ACCESS_KEY_ID": SecretKey(self.s3.secret, self.s3.access_key),
+            "AWS_SECRET_ACCESS_KEY": SecretKey(self.s3.secret, self.s3.secret_key),
+        }
+
 
 @dataclass(frozen=True)
 class Toleration:

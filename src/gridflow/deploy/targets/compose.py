@@ -133,7 +133,7 @@ def directories(job: Job) -> dict[str, str]:
 def environment(job: Job, role: str, launch: dict[str, str]) -> dict[str, str | None]:
     """Return a task's variables; a secret's is required of the shell that starts Compose."""
     env: dict[str, str | None] = dict(escape({**launch, **job.env_of(role), **s3_settings(job)}))
-    for name in secret_variables(job):
+    for name in job.secret_keys:
         env[name] = f"${{{name}:?set it to the value of the secret}}"
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
@@ -145,12 +145,6 @@ def required(name: str) -> str:
     """Return the line of a shell script that ends it when a secret's variable is empty."""
     # No quote in the words: bash and sh read one inside of ${…} differently.
     return f': "${{{name}:?set it to the value of the secret}}"'
-
-
-def secret_variables(job: Job) -> list[str]:
-    """Return the variables whose values come from secrets."""
-    keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] if job.credentials.s3 else []
-    return [*job.secrets.env, *keys]
 
 
 def render(job: Job) -> list[Document]:
@@ -204,9 +198,8 @@ def board(job: Job, common: dict[str, Any]) -> ComposeService:
         **{key: value for key, value in common.items() if key == "volumes"},
     }
     settings: dict[str, str | None] = dict(escape(s3_settings(job)))
-    if job.credentials.s3:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            settings[name] = f"${{{name}:?set it to the value of the secret}}"
+    for name in job.credentials.keys:
+        settings[name] = f"${{{name}:?set it to the value of the secret}}"
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         settings["GOOGLE_APPLICATION_CREDENTIALS"] = escape(place)

@@ -18,7 +18,6 @@ from gridflow.deploy.targets.compose import (
     amount,
     directories,
     required,
-    secret_variables,
 )
 from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
@@ -139,7 +138,7 @@ def common_options(job: Job) -> list[str]:
     options = mount_options(job)
     options += [f"--env={name}={value}" for name, value in s3_settings(job).items()]
     # Without a value, Docker takes the variable from the shell that runs the script.
-    options += [f"--env={name}" for name in secret_variables(job)]
+    options += [f"--env={name}" for name in job.secret_keys]
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         options.append(f"--env=GOOGLE_APPLICATION_CREDENTIALS={place}")
@@ -155,7 +154,7 @@ def run_script(job: Job) -> str:
     heard = news(job, lambda role, i: names[role, i], lambda *_: job.port + 1)
     network = f"--network={job.name}"
     lines = ["#!/bin/sh", "set -eu", 'cd "$(dirname "$0")"']
-    lines += [required(name) for name in secret_variables(job)]
+    lines += [required(name) for name in job.secret_keys]
     lines.append(
         "grep -qxF secrets .dockerignore || "
         "{ echo '.dockerignore has no line secrets: they would get into the image' >&2; exit 1; }"

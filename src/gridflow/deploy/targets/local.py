@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.target import Document, Target
-from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, required, secret_variables
+from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, required
 from gridflow.deploy.targets.docker import AS_STATUS
 from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
@@ -33,7 +33,7 @@ def render(job: Job) -> list[Document]:
     cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
     heard = news(job, lambda *_: "localhost", lambda role, i: second[role, i])
     lines = ["#!/bin/sh", "set -u", "pids="]
-    lines += [f"{required(name)}; export {name}" for name in secret_variables(job)]
+    lines += [f"{required(name)}; export {name}" for name in job.secret_keys]
     for role, index in tasks(job):
         env = start_variables(role, index, cluster, heard) | s3_settings(job) | job.env_of(role)
         words = ["env", *(f"{name}={value}" for name, value in env.items())]

@@ -64,14 +64,10 @@ def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]
     if gcs := job.credentials.gcs:
         env["GOOGLE_APPLICATION_CREDENTIALS"] = f"{GCS_DIRECTORY}/{gcs.key}"
         table["gcs"] = {"source": f"{job.name}/{gcs.secret}/{gcs.key}"}
-    wanted = [(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
-    if s3 := job.credentials.s3:
-        wanted.append(("AWS_ACCESS_KEY_ID", s3.secret, s3.access_key))
-        wanted.append(("AWS_SECRET_ACCESS_KEY", s3.secret, s3.secret_key))
-    for variable, secret, key in wanted:
+    for variable, ref in job.secret_keys.items():
         name = f"env-{variable.lower().replace('_', '-')}"
         env[variable] = {"secret": name}
-        table[name] = {"source": f"{job.name}/{secret}/{key}"}
+        table[name] = {"source": f"{job.name}/{ref.secret}/{ref.key}"}
     return env, table
 
 

@@ -148,15 +148,12 @@ def _pod(job: Job, base: str) -> dict[str, str]:
     found |= {f"{base}secrets.{name}": path for path, name in job.secrets.files.items()}
     found |= {
         f"{base}secretKeyRef.{variable}": f"{ref.secret}:{ref.key}"
-        for variable, ref in job.secrets.env.items()
+        for variable, ref in job.secret_keys.items()
     }
     if gcs := job.credentials.gcs:
         found[f"{base}secrets.{gcs.secret}"] = GCS_DIRECTORY
         variable = "spark.executorEnv." if "executor" in base else "spark.kubernetes.driverEnv."
         found[f"{variable}GOOGLE_APPLICATION_CREDENTIALS"] = f"{GCS_DIRECTORY}/{gcs.key}"
-    if s3 := job.credentials.s3:
-        found[f"{base}secretKeyRef.AWS_ACCESS_KEY_ID"] = f"{s3.secret}:{s3.access_key}"
-        found[f"{base}secretKeyRef.AWS_SECRET_ACCESS_KEY"] = f"{s3.secret}:{s3.secret_key}"
     return found
 
 
