@@ -218,7 +218,9 @@ def test_run_of_a_script_target_says_what_to_do(printed, job):
     assert f"gridflow render -t docker {job} | sh" in err
 
 
-@pytest.mark.parametrize(("target", "tool"), [("compose", "docker"), ("kubernetes", "kubectl")])
+@pytest.mark.parametrize(
+    ("target", "tool"), [("compose", "docker"), ("swarm", "docker"), ("kubernetes", "kubectl")]
+)
 def test_a_tool_that_is_missing_is_named(printed, job, monkeypatch, tmp_path, target, tool):
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = printed("run", "-t", target, job)

@@ -134,6 +134,37 @@ def compose(job, documents):
         yield role, index, env, [word.replace("$$", "$") for word in words]
 
 
+def stack_text(text, slot):
+    """What a text of a stack file is in the container of a slot.
+
+    First docker/cli replaces ``$$`` (cli/compose/template), then swarmkit its placeholders
+    (template/expand.go); a text with any other placeholder would be refused.
+    """
+    text = text.replace("$$", "$")
+    parts = re.split(r"(\{\{.*?\}\})", text)
+    known = {"{{.Task.Slot}}": str(slot), '{{"{{"}}': "{{"}
+    return "".join(known[part] if part.startswith("{{") else part for part in parts)
+
+
+def swarm(job, documents):
+    for role, index in tasks(job):
+        service = documents[-1]["services"][role]
+        assert index < service["deploy"]["replicas"]
+        slot = index + 1
+        env = {name: stack_text(text, slot) for name, text in service["environment"].items()}
+        words = [*service["entrypoint"], *service.get("command", ())]
+        # It is known to the others by its host name.
+        host = stack_text(service["hostname"], slot)
+        known = [
+            address
+            for name in TELLING
+            if name in env
+            for address in re.findall(_ADDRESS, env[name])
+        ]
+        assert not known or any(address.startswith(f"{host}:") for address in known)
+        yield role, index, env, [word.replace("$$", "$") for word in words]
+
+
 def docker(job, documents):
     script = documents[-1]
     commands = list(split_commands(script))
@@ -209,6 +240,7 @@ ENVIRONMENTS = {
     "local": local,
     "docker": docker,
     "compose": compose,
+    "swarm": swarm,
     "kubernetes": kubernetes,
     "jobset": jobset,
     "tfjob": tfjob,
@@ -232,17 +264,18 @@ def free_ports(count):
     return ports
 
 
+def moved(text, ports):
+    """A text with a port of this host in the place of each address; new ones are added."""
+    new = [a for a in dict.fromkeys(_ADDRESS.findall(text)) if a not in ports]
+    ports |= zip(new, free_ports(len(new)), strict=True)
+    return _ADDRESS.sub(lambda match: f"127.0.0.1:{ports[match.group()]}", text)
+
+
 def on_this_host(found):
     """Give every address of the targets' networks a port of this host instead."""
-    names = TELLING
-    texts = [env[name] for _, _, env, _ in found for name in names if name in env]
-    everywhere = sorted({address for text in texts for address in _ADDRESS.findall(text)})
-    ports = dict(zip(everywhere, free_ports(len(everywhere)), strict=True))
-
-    def move(text):
-        return _ADDRESS.sub(lambda match: f"127.0.0.1:{ports[match.group()]}", text)
-
+    ports = {}
+    moved(" ".join(env[name] for _, _, env, _ in found for name in TELLING if name in env), ports)
     return [
-        (role, index, {k: move(v) if k in names else v for k, v in env.items()}, words)
+        (role, index, {k: moved(v, ports) if k in TELLING else v for k, v in env.items()}, words)
         for role, index, env, words in found
     ]

@@ -30,6 +30,8 @@ from gridflow.deploy import (
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = Path(os.environ.get("GRIDFLOW_SCHEMAS", ROOT.parent / "shared" / "schemas"))
 HAS_SCHEMAS = (SCHEMAS / "compose-spec.json").exists()
+#: Those whose schema came later than the folder of others.
+LACKING = {"swarm"} - {"swarm" if (SCHEMAS / "docker-stack.json").exists() else ""}
 needs_schemas = pytest.mark.skipif(
     not HAS_SCHEMAS,
     reason=f"no schemas in {SCHEMAS}; set GRIDFLOW_SCHEMAS to a folder that has them",
@@ -38,6 +40,7 @@ TRAINING = (
     "local",
     "docker",
     "compose",
+    "swarm",
     "kubernetes",
     "jobset",
     "tfjob",
@@ -72,6 +75,7 @@ TRICKY = {
     "INF": ".inf",
     "TAB": "a\tb",
     "CARRIAGE": "a\r\nb",
+    "TEMPLATE": "{{.Task.Slot}} {{{a}}} {{- {{",
 }
 
 

@@ -1,4 +1,6 @@
-"""Stand-ins for what can't run in a test: a Kubernetes API, a Marathon and a Docker daemon.
+"""Stand-ins for what can't run in a test: a Kubernetes API, a Marathon and Docker's Compose.
+
+That of a swarm is in swarm_engine.py.
 
 The clients are real: kubectl talks to the first over HTTP, gridflow's own client to the second.
 They answer what these clients ask for in the tests, and keep what they are given; no controller
@@ -39,7 +41,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def _body(self):
         return json.loads(self.data or b"{}")
@@ -50,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.calls.append((self.command, self.path))
         self.server.handle_call(self)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 (http.server's names)
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 (theirs)
 
 
 class Server(ThreadingHTTPServer):

@@ -376,21 +376,21 @@ def test_waiting_for_peers_raises_the_start_timeout():
         wait_for_peers(who, 0, threading.Event(), never)
 
 
-@pytest.mark.slow  # a launcher for each task, on four targets
+#: Everywhere where no controller ends the rest of a job.
+ENDING = ("local", "compose", "swarm", "kubernetes", "docker")
+
+
+@pytest.mark.slow  # a launcher for each task, on each target
 def test_servers_end_when_all_who_train_have_ended():
     """Two workers, and a parameter server with a program that never ends by itself."""
     roles = {"worker": Role(2), "ps": Role(command=["sleep", "300"], args=[])}
     job = flights(command=["sh", "-c", "exit 0"], args=[], roles=roles)
-    for target in ("local", "compose", "kubernetes", "docker"):
+    for target in ENDING:
         found = on_this_host(processes(job, target))
         running = [launch(*words[2:], env=env) for _, _, env, words in found]
         outputs = [process.communicate(timeout=60)[0] for process in running]
         assert [process.returncode for process in running] == [0, 0, 0], outputs
         assert "training is over" in outputs[2]
-
-
-#: Everywhere where no controller ends the rest of a job.
-ENDING = ("local", "compose", "kubernetes", "docker")
 
 
 def ended(job, target, **more):

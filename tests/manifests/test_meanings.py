@@ -18,7 +18,7 @@ from gridflow.deploy import Gang, JobError, Role, SecretKey, Secrets, get_target
 from gridflow.deploy.running import begun
 
 #: Where `gridflow launch` restarts the program inside its container.
-INSIDE = ("local", "docker", "compose", "tfjob", "marathon")
+INSIDE = ("local", "docker", "compose", "swarm", "tfjob", "marathon")
 #: Where a controller starts pods anew, by what their containers ended with.
 OUTSIDE = ("kubernetes", "jobset", "trainjob", "volcano")
 SPARK = (
@@ -297,7 +297,7 @@ def test_run_notes_when_a_job_begins_whose_pods_are_started_again():
     assert template["metadata"]["annotations"]["gridflow/began"] == "1"
     # Waiting in a queue is no training, and the others count by themselves.
     assert begun(flights(deadline=60, gang=Gang(queue="q")), "jobset", 1.0).annotations == {}
-    assert begun(job, "compose", 1.0) is job
+    assert begun(job, "compose", 1.0) is begun(job, "swarm", 1.0) is job
     assert begun(flights(), "jobset", 1.0).annotations == {}
 
 
@@ -315,7 +315,7 @@ def test_clean_up(target):
             assert f"'cleanPodPolicy': '{clean_up.capitalize()}'" in text
         elif target == "docker":
             assert ("docker rm" in text) == (clean_up == "all")
-        elif target != "compose":
+        elif target not in {"compose", "swarm"}:
             text = str(documents(target, clean_up=clean_up))
             assert ("'ttlSecondsAfterFinished': 0" in text) == (clean_up == "all")
 
@@ -329,6 +329,10 @@ def test_secrets(target):
     text = str(documents(target, secrets=TOKEN))
     if target in {"local", "docker", "compose"}:
         assert "{API_TOKEN:?" in text
+    elif target == "swarm":
+        # How it gets into the variable: test_swarm.py, test_a_task_reads_its_secrets_from_files.
+        assert "'secrets': {'api.token': {'external': True}}" in text
+        assert "$(cat /run/secrets/api.token)" in text
     elif target == "marathon":
         assert "'API_TOKEN': {'secret': 'env-api-token'}" in text
     elif target == "spark-submit-kubernetes":

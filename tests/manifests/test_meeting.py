@@ -129,7 +129,7 @@ def pods(tmp_path):
 
 
 #: Everywhere where the names of ended tasks are gone.
-NAMED = ("docker", "compose", "kubernetes", "jobset", "tfjob", "trainjob", "volcano")
+NAMED = ("docker", "compose", "swarm", "kubernetes", "jobset", "tfjob", "trainjob", "volcano")
 
 
 @pytest.mark.parametrize("target", NAMED)

@@ -118,14 +118,15 @@ def test_who_only_reads_a_claim_mounts_it_read_only():
     assert task["containers"][0]["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
 
 
-def test_a_scratch_directory_of_compose_and_docker_is_no_memory():
+def test_a_scratch_directory_of_docker_is_no_memory():
     job = flights(volumes=[Volume("scratch", "/scratch", empty="10Gi")])
-    service = yaml.safe_load(render(job, "compose").text())["services"]["worker-0"]
-    assert service["volumes"] == [{"type": "volume", "target": "/scratch"}]
+    for target, name in (("compose", "worker-0"), ("swarm", "worker")):
+        service = yaml.safe_load(render(job, target).text())["services"][name]
+        assert service["volumes"] == [{"type": "volume", "target": "/scratch"}]
     assert "--mount=type=volume,target=/scratch" in render(job, "docker").text()
 
 
-@pytest.mark.parametrize("target", ["kubernetes", "compose", "marathon"])
+@pytest.mark.parametrize("target", ["kubernetes", "compose", "swarm", "marathon"])
 def test_an_image_may_be_named_by_its_digest(target):
     image = f"registry.example:5000/a/b@sha256:{'0' * 64}"
     assert image in render(flights(image=image), target).text()

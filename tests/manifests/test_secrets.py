@@ -187,10 +187,11 @@ def test_a_comma_in_a_path_is_no_option_of_a_mount():
 
 def test_compose_puts_no_variable_into_a_path():
     job = flights(volumes=[Volume("a", "/data/$HOME", host="/srv/${AWS_SECRET_ACCESS_KEY}")])
-    (whole,) = [d.content for d in render(job, "compose").documents]
-    (volume,) = whole["services"]["worker-0"]["volumes"]
-    assert volume["target"] == "/data/$$HOME"
-    assert volume["source"] == "/srv/$${AWS_SECRET_ACCESS_KEY}"
+    for target, name in (("compose", "worker-0"), ("swarm", "worker")):
+        (whole,) = [d.content for d in render(job, target).documents]
+        (volume,) = whole["services"][name]["volumes"]
+        assert volume["target"] == "/data/$$HOME"
+        assert volume["source"] == "/srv/$${AWS_SECRET_ACCESS_KEY}"
 
 
 @pytest.mark.parametrize(
@@ -335,11 +336,18 @@ def test_a_secret_is_a_directory_with_a_file_for_each_key_everywhere(target, exp
 
 
 def test_where_a_secret_is_one_file_it_is_refused():
-    assert "secrets.files" in get_target("marathon").cannot
-    assert "volumes.secret" in get_target("marathon").cannot
+    for target in ("marathon", "swarm"):
+        assert {"secrets.files", "volumes.secret", "volumes.config"} <= set(
+            get_target(target).cannot
+        )
     job = flights(credentials=FILES["credentials"])
     app = render(job, "marathon").documents[0].content["apps"][0]
     assert app["env"]["GOOGLE_APPLICATION_CREDENTIALS"] == "/etc/gridflow/gcs/my.json"
     assert app["container"]["volumes"] == [
         {"containerPath": "/etc/gridflow/gcs/my.json", "secret": "gcs"}
     ]
+    stack = render(job, "swarm").documents[0].content
+    service = stack["services"]["worker"]
+    assert service["environment"]["GOOGLE_APPLICATION_CREDENTIALS"] == "/etc/gridflow/gcs/my.json"
+    place = {"source": "gcs.my.json", "target": "/etc/gridflow/gcs/my.json"}
+    assert (service["secrets"], stack["secrets"]) == ([place], {"gcs.my.json": {"external": True}})

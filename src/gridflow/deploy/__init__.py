@@ -1,4 +1,4 @@
-"""One job, many targets: documents for Docker, Compose, Kubernetes, Kubeflow, Marathon and Spark.
+"""One job, many targets: for Docker, Compose, Swarm, Kubernetes, Kubeflow, Marathon and Spark.
 
 A `Job` has the same fields as ``job.yaml``; `render` turns it into a target's documents.
 

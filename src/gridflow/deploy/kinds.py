@@ -133,6 +133,26 @@ class ComposeService(TypedDict):
     user: NotRequired[str]
 
 
+class StackService(TypedDict):
+    """A service of a stack file."""
+
+    image: str
+    hostname: NotRequired[str]
+    entrypoint: list[str]
+    command: NotRequired[list[str]]
+    environment: NotRequired[dict[str, str]]
+    ports: NotRequired[list[str]]
+    volumes: NotRequired[list[dict[str, Any]]]
+    secrets: NotRequired[list[dict[str, str]]]
+    configs: NotRequired[list[dict[str, str]]]
+    labels: NotRequired[dict[str, str]]
+    init: NotRequired[bool]
+    healthcheck: NotRequired[dict[str, bool]]
+    stop_grace_period: NotRequired[str]
+    user: NotRequired[str]
+    deploy: dict[str, Any]
+
+
 class MarathonApp(TypedDict):
     """An app of a Marathon group."""
 

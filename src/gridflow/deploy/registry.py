@@ -15,6 +15,7 @@ _PLACES: Final = {
     "local": "local:TARGET",
     "docker": "docker:TARGET",
     "compose": "compose:TARGET",
+    "swarm": "swarm:TARGET",
     "kubernetes": "kubernetes:TARGET",
     "jobset": "jobset:TARGET",
     "tfjob": "tfjob:TARGET",

@@ -37,12 +37,13 @@ class Rendering:
     def text(self) -> str:
         """Return all documents as one text, for a pipe.
 
-        YAML documents become one stream; a script carries the files beside it.
+        YAML documents become one stream; a script carries the files beside it. A stack file names
+        those of its configs, which `Document.write` writes beside it.
         """
         if self.target.form == "kubernetes":
             return to_yaml([document.content for document in self.documents])
         *files, last = self.documents
-        if not files:
+        if not files or self.target.form != "script":
             return last.text()
         first, rest = last.text().split("\n", 1)
         setup, rest = rest.split("\n", 1)
@@ -88,7 +89,8 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     documents = place.render(job)
     if tree := job.overrides.get(target):
         documents = override(place, documents, tree)
-    if found := lint(place.form, [document.content for document in documents]):
+    trees = [d.content for d in documents if not isinstance(d.content, str)]
+    if found := lint(place.form, trees):
         raise JobError(found)
     return Rendering(place, tuple(documents), tuple(lost))
 

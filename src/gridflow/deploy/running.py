@@ -140,6 +140,10 @@ def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
         from gridflow.deploy.drivers.compose import ComposeDriver
 
         return ComposeDriver(job, rendering)
+    if form == "swarm":
+        from gridflow.deploy.drivers.swarm import SwarmDriver
+
+        return SwarmDriver(job, rendering)
     if form == "marathon":
         from gridflow.deploy.drivers.marathon import MarathonDriver
 

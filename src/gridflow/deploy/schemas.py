@@ -1,7 +1,8 @@
 """Schemas of the documents: Kubernetes' own from ``kubernetes-validate``, others from a folder.
 
 The folder holds ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and
-``compose-spec.json`` and ``marathon_v2_group.json`` for those two.
+``compose-spec.json``, ``docker-stack.json`` (docker/cli, config_schema_v3.13.json) and
+``marathon_v2_group.json`` for those three.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 #: Names the folder where no option does.
 VARIABLE: Final = "GRIDFLOW_SCHEMAS"
-_FILES: Final = {"compose": "compose-spec.json", "marathon": "marathon_v2_group.json"}
+_FILES: Final = {
+    "compose": "compose-spec.json",
+    "swarm": "docker-stack.json",
+    "marathon": "marathon_v2_group.json",
+}
 
 
 def folder(given: str | Path | None = None) -> Path | None:

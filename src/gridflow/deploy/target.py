@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.description.description import Job
 
-Form = Literal["kubernetes", "compose", "marathon", "script"]
+Form = Literal["kubernetes", "compose", "swarm", "marathon", "script"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Target:
     Attributes
     ----------
     name, title : str
-    form : {"kubernetes", "compose", "marathon", "script"}
+    form : {"kubernetes", "compose", "swarm", "marathon", "script"}
         Of the documents, which decides the lint.
     render : callable
         From a job to its documents; pure.
@@ -164,15 +164,18 @@ def _list_key(base: Any, change: Any) -> str | None:
 def override(target: Target, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
     """Merge ``overrides.TARGET`` into the documents of a target.
 
-    For Kubernetes' kinds its keys are ``Kind`` or ``Kind/name``; for Compose and Marathon the tree
-    is the one document's.
+    For Kubernetes' kinds its keys are ``Kind`` or ``Kind/name``; for Compose, Swarm and Marathon
+    the tree is the one document's, and the files beside it stay as they are.
     """
     path = f"overrides.{target.name}"
     if target.form == "script":
         reason = f"the target {target.name} makes scripts, which have no fields to override."
         raise JobError([Problem(path, reason)])
     if target.form != "kubernetes":
-        return [Document(d.name, merge(d.content, dict(tree))) for d in documents]
+        return [
+            d if isinstance(d.content, str) else Document(d.name, merge(d.content, dict(tree)))
+            for d in documents
+        ]
     selectors: dict[str, list[int]] = {}
     for index, document in enumerate(documents):
         kind = document.content["kind"]

@@ -25,7 +25,14 @@ _NODE: Final = "node"
 #: The number of nodes, by Trainer's policy for torch, and the name of its set, which is the job's.
 _NODES: Final = "PET_NNODES"
 _SET: Final = "JOBSET_NAME"
-_INDEXES: Final = ("GRIDFLOW_INDEX", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
+#: The variables that hold an index, and the first one; Docker Swarm counts slots from 1.
+_INDEXES: Final = {
+    "GRIDFLOW_INDEX": 0,
+    "JOB_COMPLETION_INDEX": 0,
+    "VC_TASK_INDEX": 0,
+    "VK_TASK_INDEX": 0,
+    "GRIDFLOW_SLOT": 1,
+}
 _ROLES_FROM: Final = ("GRIDFLOW_ROLE", "REPLICATED_JOB_NAME", "VC_TASK_NAME")
 
 
@@ -86,11 +93,10 @@ def _from_variables(environ: Mapping[str, str]) -> tuple[str | None, int, str]:
             reason = f"{role_from} is {role!r}, but there is no index: set one of "
             raise InvalidArgument(reason + f"{', '.join(_INDEXES)}.")
         return role, int(app.group(2)), f"{role_from} and MARATHON_APP_ID"
-    if not environ[index_from].isdigit():
-        raise InvalidArgument(
-            f"{index_from} must be a number of at least 0, got {environ[index_from]!r}."
-        )
-    return role, int(environ[index_from]), f"{role_from} and {index_from}"
+    first, text = _INDEXES[index_from], environ[index_from]
+    if not text.isdigit() or int(text) < first:
+        raise InvalidArgument(f"{index_from} must be a number of at least {first}, got {text!r}.")
+    return role, int(text) - first, f"{role_from} and {index_from}"
 
 
 def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from gridflow.deploy.lint.compose import check_compose
 from gridflow.deploy.lint.kinds import KINDS
 from gridflow.deploy.lint.marathon import check_group
 from gridflow.deploy.lint.report import Finding, LintReport
+from gridflow.deploy.lint.swarm import check_stack
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def findings(form: Form, documents: list[Any]) -> list[Finding]:
             report.add("", f"must be a mapping, got {document!r}.")
         elif form == "compose":
             check_compose(report, document)
+        elif form == "swarm":
+            check_stack(report, document)
         elif form == "marathon":
             check_group(report, document)
         else:

@@ -187,6 +187,25 @@ _NAMES: Final = {
         stop_grace_period stop_signal storage_opt sysctls tmpfs tty ulimits use_api_socket user
         userns_mode uts volumes volumes_from working_dir
     """,
+    "StackService": """
+        build cap_add cap_drop cgroup_parent cgroupns_mode command configs container_name
+        credential_spec depends_on deploy devices dns dns_search domainname entrypoint
+        env_file environment expose external_links extra_hosts healthcheck hostname image
+        init ipc isolation labels links logging mac_address network_mode networks
+        oom_score_adj pid ports privileged read_only restart secrets security_opt shm_size
+        stdin_open stop_grace_period stop_signal sysctls tmpfs tty ulimits user userns_mode
+        volumes working_dir
+    """,
+    # docker/cli, cli/compose/types/types.go, UnsupportedProperties and DeprecatedProperties; no
+    # depends_on is read in cli/compose/convert.
+    "IgnoredInStacks": """
+        build cgroup_parent cgroupns_mode container_name depends_on devices domainname expose
+        external_links ipc links mac_address network_mode pid privileged restart security_opt
+        shm_size userns_mode
+    """,
+    "Stack": """
+        configs networks secrets services version volumes
+    """,
     "Compose": """
         configs include models name networks secrets services version volumes
     """,
