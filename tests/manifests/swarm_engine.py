@@ -411,12 +411,12 @@ def missing(text):
     return {"message": text}, 404
 
 
-def has_docker():
-    """Whether there is a docker command that knows stacks."""
+def has_docker(verb):
+    """Whether there is a docker command with a verb for stacks."""
     if shutil.which("docker") is None:
         return False
-    done = subprocess.run(["docker", "stack", "deploy", "--help"], capture_output=True, check=False)
-    return done.returncode == 0
+    done = subprocess.run(["docker", "stack", verb, "--help"], capture_output=True, check=False)
+    return f"docker stack {verb}".encode() in done.stdout
 
 
 def until(condition, seconds=30):

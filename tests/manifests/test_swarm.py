@@ -38,7 +38,6 @@ from gridflow.deploy.drivers import swarm
 from gridflow.deploy.inside.identity import identify
 from gridflow.errors import InvalidArgument
 
-needs_docker = pytest.mark.skipif(not has_docker(), reason="docker isn't installed")
 JOB = """\
 name: flights
 image: registry.example/flights:1
@@ -56,9 +55,11 @@ def job(tmp_path):
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    if not has_docker():
-        pytest.skip("docker isn't installed")
+    if not has_docker("deploy"):
+        pytest.skip("no docker with 'stack deploy' is installed")
     with serving(SwarmEngine(tmp_path)) as stand_in:
+        for name in ("DOCKER_CONTEXT", "DOCKER_TLS_VERIFY"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("DOCKER_HOST", stand_in.url.replace("http", "tcp"))
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker-config"))
         monkeypatch.setitem(swarm.SwarmDriver.__init__.__kwdefaults__, "poll", 0.1)
@@ -89,7 +90,7 @@ def command(text):
     return ("--set", f"command={json.dumps(['sh', '-c', text])}")
 
 
-@needs_docker
+@pytest.mark.skipif(not has_docker("config"), reason="no docker with 'stack config' is installed")
 def test_docker_itself_takes_every_stack(tmp_path):
     """Its schema is part of the command, and so are the rules of cli/compose/loader."""
     several = [job for title, job in matrix() if "ps=2" in title and "gang=0" in title]
@@ -440,6 +441,16 @@ def test_a_swarm_that_could_not_run_the_job_is_refused(engine, job, printed, fie
     code, _, err = printed("run", "-t", "swarm", job)
     assert code == Exit.OTHER
     assert reason in err
+    assert not engine.networks
+
+
+def test_gpus_need_an_engine_that_keeps_tasks_with_them(engine, job, printed):
+    """The constraint enforcer of older ones rejects them: moby/moby, issue 44378."""
+    engine.version = "20.10.24"
+    gpus = ("--set", "roles.worker.resources={gpu: 1}")
+    code, _, err = printed("run", "-t", "swarm", job, *gpus)
+    assert code == Exit.OTHER
+    assert "before 24.0, Swarm rejects tasks with GPUs soon after their start: node1" in err
     assert not engine.networks
 
 

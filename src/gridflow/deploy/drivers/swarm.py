@@ -33,8 +33,10 @@ _GONE: Final = 120.0
 _LOST: Final = 90.0
 #: By this label ``docker stack`` knows what belongs to a stack.
 _LABEL: Final = "com.docker.stack.namespace"
-#: Tasks of a service resolve one another's host names since then (moby/moby, pull request 39204).
-_ENGINE: Final = (20, 10)
+#: Since when tasks of a service resolve one another's host names (moby/moby, pull request 39204),
+#: and since when tasks with generic resources aren't taken from their nodes again (issue 44378).
+_NAMES: Final = (20, 10)
+_DEVICES: Final = (24, 0)
 #: moby/swarmkit, api/types.proto: states from which nothing follows.
 _ENDED: Final = ("complete", "shutdown", "failed", "rejected", "remove", "orphaned")
 #: States of a task that no node has.
@@ -92,6 +94,7 @@ class SwarmDriver:
         self._docker = tool("docker", hint)
         self._name = job.name
         self._tasks = [f"{job.name}_{role}.{index + 1}" for role, index in tasks(job)]
+        self._has_gpus = any(role.resources.gpu for role in job.roles.values())
         self._rendering = rendering
         self._poll = poll
         self._seen: dict[str, str] = {}
@@ -181,11 +184,14 @@ class SwarmDriver:
                 "'docker swarm update --task-history-limit=5'."
             )
         nodes = map(json.loads, self._call("node", "ls", "--format={{json .}}").splitlines())
-        old = [f"{n['Hostname']} ({n['EngineVersion']})" for n in nodes if _is_old(n)]
+        needed, why = (_NAMES, "tasks don't find one another by their host names")
+        if self._has_gpus:
+            needed, why = (_DEVICES, "Swarm rejects tasks with GPUs soon after their start")
+        old = [f"{n['Hostname']} ({n['EngineVersion']})" for n in nodes if _is_old(n, needed)]
         if old:
             raise GridflowError(
-                f"on nodes with Docker before {_ENGINE[0]}.{_ENGINE[1]}, tasks don't find one "
-                f"another by their host names: {', '.join(old)}. Update or drain these nodes."
+                f"on nodes with Docker before {needed[0]}.{needed[1]}, {why}: {', '.join(old)}. "
+                "Update or drain these nodes."
             )
 
     def _verdict(self, found: dict[str, SwarmTask], *, is_there: bool) -> int | None:
@@ -292,7 +298,7 @@ class SwarmDriver:
         return call([self._docker, *words])
 
 
-def _is_old(node: dict[str, Any]) -> bool:
+def _is_old(node: dict[str, Any], needed: tuple[int, int]) -> bool:
     found = re.match(r"(\d+)\.(\d+)", node.get("EngineVersion", ""))
     is_drained = node.get("Availability", "").lower() == "drain"
-    return not is_drained and found is not None and tuple(map(int, found.groups())) < _ENGINE
+    return not is_drained and found is not None and tuple(map(int, found.groups())) < needed
