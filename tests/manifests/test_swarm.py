@@ -377,7 +377,7 @@ def test_a_task_that_finds_no_node_does_not_hold_the_end_up(engine, job, printed
 def test_a_task_whose_node_is_down_is_lost(engine, job, printed, monkeypatch):
     """Its state stays what was heard last, so no end of it is waited for."""
     monkeypatch.setattr(swarm, "_LOST", 0.5)
-    words = ("--set", "roles.worker.replicas=1", *command("echo here; exec sleep 300"))
+    words = ("--set", "roles.worker.replicas=1", *command("exec sleep 300"))
 
     def play():
         until(lambda: (task := engine.task("flights_worker.1")) and task.lines)
@@ -385,11 +385,10 @@ def test_a_task_whose_node_is_down_is_lost(engine, job, printed, monkeypatch):
 
     thread = threading.Thread(target=play)
     thread.start()
-    code, out, err = printed("run", "-t", "swarm", job, *words)
+    code, _, err = printed("run", "-t", "swarm", job, *words)
     thread.join()
     assert code == Exit.LOST, err
     assert "flights_worker.1 was to end 0.5 s ago; its node says nothing of it" in err
-    assert "here" in out
 
 
 @pytest.mark.slow
