@@ -244,6 +244,7 @@ def test_the_context_has_what_users_need_and_no_more():
         "broadcast",
         "callbacks",
         "coordinator",
+        "data_service",
         "dataset",
         "evaluate",
         "evaluate_checkpoints",

@@ -47,6 +47,7 @@ FLAT = [
     "launcher",
     "seed",
     "env",
+    "data_service",
     "max_restarts",
     "checkpoint_dir",
     "checkpoint_every",

@@ -19,6 +19,7 @@ from gridflow._spec.arguments import (
     patched,
     roles_of,
     says_what_moved,
+    service_of,
 )
 from gridflow._spec.gpus import GpuOptions, describe
 from gridflow._spec.job import HostOptions, JobSpec, TrainingOptions
@@ -90,6 +91,9 @@ class TensorflowDistributor:
         For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
     env : dict, optional
         Environment variables of the training processes.
+    data_service : str, optional
+        The ``host:port`` of a dispatcher that runs by itself, for ``ctx.data_service``; see
+        ``docs/data_service.md``. Default: that of the job's own role ``data``.
     max_restarts : int, default 0
         How often the group is started again after a failure, from the last checkpoint.
     checkpoint_dir : str or Path, optional
@@ -169,6 +173,7 @@ class TensorflowDistributor:
         launcher: Launcher | str | None = None,
         seed: int | None = None,
         env: Mapping[str, str] | None = None,
+        data_service: str | None = None,
         max_restarts: int = 0,
         checkpoint_dir: str | Path | None = None,
         checkpoint_every: int | None = None,
@@ -213,6 +218,7 @@ class TensorflowDistributor:
         )
         environment = read_environment("env=", env or {})
         environment |= patched(name, patches=programs.patches)
+        environment |= service_of(data_service, roles)
         for role in roles:
             backends.check(backend, name, tasks, {**environment, **role.env})
         check_distribution(name, backend, distribution, programs)

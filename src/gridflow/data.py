@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.selection import Columns
     from gridflow._files.listing import Paths
+    from gridflow._spec.data_service import Sharding
 
-__all__ = ["image_decoder", "parquet_dataset", "tfrecord_dataset"]
+__all__ = ["data_service", "image_decoder", "parquet_dataset", "tfrecord_dataset"]
 
 
 def parquet_dataset(
@@ -109,6 +111,62 @@ def tfrecord_dataset(
         filesystem=filesystem,
     )
     return _made(found, columns, strategy, batch_size=batch_size, **options)
+
+
+def data_service(
+    dataset: Any,
+    *,
+    strategy: Any = None,
+    sharding: Sharding = "dynamic",
+    job_name: str | None = None,
+    compression: str | None = "auto",
+) -> Any:
+    """Return what the data workers of a job make of a ``tf.data`` pipeline.
+
+    For programs of jobs with the role ``data``, and of those for which the variable
+    ``GRIDFLOW_DATA_SERVICE`` has the ``host:port`` of a dispatcher; see ``docs/data_service.md``.
+
+    Parameters
+    ----------
+    dataset, sharding, job_name, compression
+        See `TrainingContext.data_service`.
+    strategy : tf.distribute.Strategy, optional
+        What trains. Under MultiWorkerMirroredStrategy all workers must call this function; they
+        share each pass over the data. Without it each process has a pass of its own, or shares
+        that of `job_name`.
+
+    Returns
+    -------
+    tf.data.Dataset or tf.distribute.DistributedDataset
+
+    Raises
+    ------
+    InvalidArgument
+        The pipeline calls Python, or an argument can't be.
+    GridflowError
+        There is no data service, or it doesn't answer within five minutes.
+    """
+    from gridflow._feed.dataset.source import is_mirrored
+    from gridflow._keras import data_service as reading
+    from gridflow._spec.option_checks import START_TIMEOUT
+    from gridflow._training.data_service import reachable
+
+    service = reachable(dataset, sharding, job_name, compression, START_TIMEOUT)
+    (rank, workers, gather), _ = _group(strategy, {})
+    tagged = reading.tagged(dataset)
+    if gather is None or workers == 1:
+        registered, name = reading.register(service, tagged, compression), uuid.uuid4().hex
+    else:
+        mine = ""
+        if rank == 0:
+            mine = f"{reading.register(service, tagged, compression).id} {uuid.uuid4().hex}"
+        found, _, name = gather(mine.encode())[0].decode().partition(" ")
+        registered = reading.RegisteredDataset(found, tagged.element_spec)
+    received = reading.read(service, registered, sharding, job_name or name)
+    plain = reading.untagged(received)
+    if not is_mirrored(strategy):
+        return plain
+    return strategy.distribute_datasets_from_function(lambda _: plain)
 
 
 def image_decoder(

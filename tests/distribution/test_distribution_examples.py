@@ -70,3 +70,11 @@ def test_the_layers_of_one_model_are_on_two_devices_of_a_task():
     places = dict(re.findall(r"^(\w[\w ]*): \S*device:(\w+:\d)$", text, re.MULTILINE))
     assert places["hidden"] == places["weights 0"] == places["weights 1"] == "CPU:0"
     assert places["output"] == places["weights 2"] == places["weights 3"] == "CPU:1"
+
+
+def test_images_are_prepared_on_data_workers():
+    text = run("images_elsewhere.py", "--images=160", "--epochs=3")
+    (line,) = re.findall(r"accuracy by epoch: (.*)", text)
+    assert float(line.split()[-1]) > 0.9
+    assert "dispatcher:0, data:0, data:1" in text
+    assert "for the data service; elements: " in text

@@ -33,7 +33,6 @@ from gridflow._feed.store import SpoolWriter, records, size_of
 from gridflow._gpu import devices
 from gridflow._gpu.grant import SparkGpus, take
 from gridflow._spec import modules
-from gridflow._spec.backends import needed
 from gridflow._spec.gpus import VISIBLE, GpuNeed
 from gridflow._spec.network import host_and_port
 from gridflow._wire.client import CoordinatorClient
@@ -231,10 +230,7 @@ class Agent:
             scratch=scratch,
             on_end=self._wake,
         )
-        is_complete = all(
-            versions[name]
-            for name in needed(payload.spec.training.backend, payload.spec.training.strategy)
-        )
+        is_complete = all(versions[name] for name in self._runner.needed)
         if is_complete:
             self._runner.warm_up()
         if not self._register(client, me, versions, port):

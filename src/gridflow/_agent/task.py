@@ -120,7 +120,7 @@ class TaskRunner:
             work_dir=work_dir,
             environment=self._environment(grant),
             inherited=grant.files,
-            packages=self._needed,
+            packages=self.needed,
             servers=self._servers,
             on_end=self._on_end,
         )
@@ -147,8 +147,8 @@ class TaskRunner:
 
     def warm_up(self) -> None:
         """Let the host's fork server import what the process needs while the tasks register."""
-        if self._needed:
-            self._warm(list(self._needed))
+        if self.needed:
+            self._warm(list(self.needed))
 
     def _warm(self, packages: list[str]) -> None:
         if self._servers is not None and not isinstance(self._grant, str):
@@ -165,7 +165,7 @@ class TaskRunner:
             "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
             KERAS_VARIABLE: self._payload.spec.training.backend,
             AGENT_VARIABLE: str(os.getpid()),
-            PRELOAD_VARIABLE: self._needed[0] if self._needed else None,
+            PRELOAD_VARIABLE: self.needed[0] if self.needed else None,
             **grant.environment,
             **self._payload.spec.environment_of(self._task),
             **self._hidden(grant),
@@ -180,8 +180,10 @@ class TaskRunner:
         return {VISIBLE: grant.environment[VISIBLE]} if never else {}
 
     @property
-    def _needed(self) -> tuple[str, ...]:
+    def needed(self) -> tuple[str, ...]:
         """The packages that the process always imports."""
+        if facts_of(self._task.role).is_data_service:
+            return ("tensorflow",)
         return needed(self._payload.spec.training.backend, self._payload.spec.training.strategy)
 
     def obey(self, command: commands.Command) -> None:

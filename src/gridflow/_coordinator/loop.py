@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 import warnings
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
-from gridflow._coordinator.progress import JobReport, TaskProgress
+from gridflow._coordinator.progress import DataServiceUse, JobReport, TaskProgress
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
@@ -31,7 +32,7 @@ from gridflow._spec import strategies
 from gridflow._spec.backends import needed
 from gridflow._spec.place import Place
 from gridflow._spec.roles import TRAINING_ROLES
-from gridflow._wire import commands
+from gridflow._wire import commands, reports
 from gridflow._wire.clock import Clock
 from gridflow._wire.identity import Identity, make_identities
 from gridflow._wire.payload import AgentPayload
@@ -243,7 +244,21 @@ class JobRun:
             epochs=len(self._desk.history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
+            data_service=self._data_service_uses(),
         )
+
+    def _data_service_uses(self) -> dict[str, DataServiceUse]:
+        found: dict[str, list[reports.DataServed]] = {}
+        for (rank, _), report in sorted(dict(self._desk.data_served).items()):
+            found.setdefault(str(self.job.spec.tasks[rank]), []).append(report)
+        return {
+            task: DataServiceUse(
+                waited=sum(each.waited for each in several),
+                elapsed=sum(each.elapsed for each in several),
+                elements=dict(sum((Counter(each.elements) for each in several), Counter())),
+            )
+            for task, several in found.items()
+        }
 
     @property
     def log_paths(self) -> dict[Task, Path]:
@@ -375,6 +390,8 @@ class JobRun:
             case ev.Say(text):
                 self._console.say(text)
             case ev.Finish():
+                for task, use in self._data_service_uses().items():
+                    self._console.say(f"{task} {use}")
                 self._finish = instruction
 
     def _start(self, begun: ev.StartGeneration) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gridflow._wire.failures import PREEMPTED
@@ -37,6 +37,35 @@ class TaskProgress:
 
 
 @dataclass(frozen=True)
+class DataServiceUse:
+    """What a task has read through the data service so far, in its present process.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds in which it waited for an element. Where that is a large part of `elapsed`, more
+        data workers help.
+    elapsed : float
+        Seconds from its first wait to the end of its last.
+    elements : mapping of str to int
+        Elements by the data worker that made them, such as ``data:0``; ``unknown`` of a service
+        that isn't gridflow's.
+    """
+
+    waited: float
+    elapsed: float
+    elements: Mapping[str, int]
+
+    def __str__(self) -> str:
+        share = self.waited / self.elapsed if self.elapsed else 0.0
+        made = ", ".join(f"{count:,} from {task}" for task, count in self.elements.items())
+        return (
+            f"waited {self.waited:.1f} of {self.elapsed:.1f} s ({share:.0%}) for the data service; "
+            f"elements: {made or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
 class JobReport:
     """The progress of a job.
 
@@ -53,6 +82,8 @@ class JobReport:
     failures : tuple of TaskFailure
         The failures that caused the restarts.
     tensorboard_url : str or None
+    data_service : mapping of str to DataServiceUse
+        By task; those that read through `TrainingContext.data_service`.
     """
 
     state: str
@@ -61,6 +92,7 @@ class JobReport:
     epochs: int
     failures: tuple[TaskFailure, ...]
     tensorboard_url: str | None
+    data_service: Mapping[str, DataServiceUse] = field(default_factory=dict)
 
     @property
     def preemptions(self) -> int:

@@ -101,6 +101,8 @@ class RpcHandler:
         self.tensorboard_url: str | None = None
         #: The last progress report, by rank.
         self.progress: dict[int, reports.Progress] = {}
+        #: What was read through a data service, by rank and its number there.
+        self.data_served: dict[tuple[int, int], reports.DataServed] = {}
         #: The last training step of the chief.
         self.last_step: reports.Progress | None = None
         self.job_dir = job_dir
@@ -153,6 +155,7 @@ class RpcHandler:
             self._meetings = self._new_meetings(command.generation)
             self._fits = Fits(command.generation)
             self._stops = Stops(command.generation, self._members)
+            self.data_served.clear()
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
@@ -423,6 +426,8 @@ class RpcHandler:
             case reports.Pulled():
                 counts = DatasetCounts(**report.counts)
                 self.ledger.set_counts(report.dataset, report.rank, counts)
+            case reports.DataServed():
+                self.data_served[rank, report.number] = report
             case reports.Evaluated():
                 self.evaluation[report.place] = report.logs
                 self._console.evaluation(report.place, report.logs)

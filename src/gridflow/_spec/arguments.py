@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from gridflow._spec import backends, strategies
 from gridflow._spec.command import PATCHES_VARIABLE
+from gridflow._spec.data_service import DATA_SERVICE, read_address
 from gridflow._spec.gpus import GpuNeed
 from gridflow._spec.option_checks import whole_number
-from gridflow._spec.roles import WORKER
+from gridflow._spec.roles import DATA, WORKER
 from gridflow._spec.tasks import Role
 from gridflow.errors import InvalidArgument
 
@@ -97,6 +98,18 @@ def roles_of(
     if isinstance(roles, str | Role) or not isinstance(roles, Sequence):
         raise InvalidArgument(f"roles= must be a list of Role; got {roles!r}.")
     return list(roles)
+
+
+def service_of(address: str | None, roles: Iterable[Role]) -> dict[str, str]:
+    """Return the variable that names a data service which isn't the job's own."""
+    if address is None:
+        return {}
+    if any(role.name == DATA for role in roles):
+        raise InvalidArgument(
+            f"data_service={address!r} names a data service, and role 'data' starts one: leave one "
+            "of them out."
+        )
+    return {DATA_SERVICE: read_address("data_service=", address)}
 
 
 def check_distribution(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from gridflow._spec.roles import CHIEF, EVALUATOR, PS, ROLES, TRAINING_ROLES, WORKER
+from gridflow._spec.roles import CHIEF, EVALUATOR, FUNCTION_ROLES, PS, TRAINING_ROLES, WORKER
 from gridflow.errors import InvalidArgument
 
 Strategy = Literal[
@@ -68,7 +68,7 @@ class StrategyFacts:
     most_workers: int | None = None
     needs: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
-    runs_function: tuple[str, ...] = ROLES
+    runs_function: tuple[str, ...] = FUNCTION_ROLES
     is_awaited: tuple[str, ...] = TRAINING_ROLES
     is_fed: tuple[str, ...] = TRAINING_ROLES
     is_replaced: tuple[str, ...] = (EVALUATOR,)

@@ -10,7 +10,17 @@ from gridflow._spec import strategies
 from gridflow._spec.cluster import Task
 from gridflow._spec.gpus import VISIBLE, GpuNeed, check_role
 from gridflow._spec.option_checks import read_environment, read_words, whole_number
-from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
+from gridflow._spec.roles import (
+    CHIEF,
+    DATA,
+    DISPATCHER,
+    PS,
+    ROLES,
+    TRAINING_ROLES,
+    WORKER,
+    facts_of,
+    runs_no_command,
+)
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,9 +33,10 @@ class Role:
 
     Parameters
     ----------
-    name : {'chief', 'worker', 'ps', 'evaluator'}
+    name : {'chief', 'worker', 'ps', 'evaluator', 'data', 'dispatcher'}
+        ``data`` are workers of TensorFlow's data service; a job that has some gets a dispatcher.
     count : int, default 1
-        Number of tasks. A job has at most one chief and one evaluator.
+        Number of tasks. A job has at most one chief, one evaluator and one dispatcher.
     gpus : int or float, optional
         GPUs of each of its tasks, or a fraction of one; see ``docs/gpus.md``. Only for tasks that
         train.
@@ -68,12 +79,17 @@ class Role:
         what = f"of role {self.name!r}"
         object.__setattr__(self, "env", read_environment(f"env {what}", self.env))
         if self.command is not None:
+            if facts_of(self.name).is_data_service:
+                raise InvalidArgument(
+                    f"tasks of role {self.name!r} run TensorFlow's data service, and no command; "
+                    f"got command={self.command!r}. Leave it out."
+                )
             object.__setattr__(self, "command", read_words(f"the command {what}", self.command))
 
     @property
     def is_standard_server(self) -> bool:
         """Whether its tasks are standard TensorFlow servers while others run commands."""
-        return self.command == () or (self.name == PS and self.command is None)
+        return self.command == () or (self.command is None and runs_no_command(self.name))
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,8 @@ class Part:
     @property
     def serves(self) -> bool:
         """Whether it serves others until it is told to end."""
-        return not self.is_awaited and facts_of(self.task.role).is_in_cluster
+        facts = facts_of(self.task.role)
+        return not self.is_awaited and (facts.is_in_cluster or facts.is_data_service)
 
 
 def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
@@ -145,7 +162,11 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
                 f"strategy={strategy!r} needs at least one {name}: "
                 "roles=[Role('ps', 2), Role('worker', 4)]."
             )
-    for name in facts.adds:
+    if DISPATCHER in counts and DATA not in counts:
+        raise InvalidArgument(
+            "a dispatcher alone prepares no data: add data workers, Role('data', 2)."
+        )
+    for name in (*facts.adds, *((DISPATCHER,) if DATA in counts else ())):
         counts.setdefault(name, 1)
     if PS in counts and not facts.has_servers:
         raise InvalidArgument(
@@ -175,7 +196,7 @@ def parts_of(tasks: Sequence[Task], strategy: str, roles: Iterable[Role] = ()) -
     facts = strategies.of(strategy)
     servers = {role.name for role in roles if role.is_standard_server and facts.runs_programs}
     # As under their chief's strategy: workers without variables are dispensable.
-    replaced = {*facts.is_replaced, *(servers & {WORKER})}
+    replaced = {*facts.is_replaced, *(servers & {WORKER}), DISPATCHER, DATA}
     return tuple(
         Part(
             task,

@@ -8,7 +8,7 @@ classic guides: ``--job_name``, ``--task_index``, ``--ps_hosts``, ``--worker_hos
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from gridflow._spec.roles import CHIEF, PS, ROLES, WORKER, facts_of
@@ -43,12 +43,15 @@ class ClusterMember:
         Addresses by role, without the evaluator, which isn't part of the cluster.
     source : str
         Where this was found.
+    data_service : dict
+        Addresses of the tasks of the data service, by role.
     """
 
     role: str
     index: int
     cluster: dict[str, Hosts]
     source: str = ""
+    data_service: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: ClusterSpec, task: Task) -> Self:
@@ -67,7 +70,10 @@ class ClusterMember:
         hosts_of = {
             name: hosts for name, hosts in cluster.items() if hosts and facts_of(name).is_in_cluster
         }
-        for name, hosts in hosts_of.items():
+        services = {
+            name: hosts for name, hosts in cluster.items() if facts_of(name).is_data_service
+        }
+        for name, hosts in {**hosts_of, **services}.items():
             for address in in_order(hosts):
                 host, _, port = str(address).rpartition(":")
                 if not host or not port.isdigit():
@@ -78,14 +84,15 @@ class ClusterMember:
                 raise InvalidArgument(
                     f"{source}: a cluster can have only one {name}; got {len(hosts)}."
                 )
-        hosts = hosts_of.get(role, [])
+        hosts = {**hosts_of, **services}.get(role, [])
         known = str(index) in hosts if isinstance(hosts, dict) else index < len(hosts)
-        if facts_of(role).is_in_cluster and not known:
-            if hosts or index:
+        facts = facts_of(role)
+        if (facts.is_in_cluster or facts.is_data_service) and not known:
+            if hosts or index or facts.is_data_service:
                 reason = f"{source}: {role}:{index} isn't in the cluster, which has {len(hosts)}."
                 raise InvalidArgument(reason)
             hosts_of[role] = [f"localhost:{DEFAULT_PORT}"]
-        return cls(role, index, hosts_of, source)
+        return cls(role, index, hosts_of, source, services)
 
     @classmethod
     def from_tf_config(cls, text: str) -> Self:

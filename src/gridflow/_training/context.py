@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.push import STREAM
 from gridflow._keras import runtime as _runtime
-from gridflow._training import feeding, pulling
+from gridflow._training import data_service, feeding, pulling
 from gridflow._training.modes.base import DatasetRequest
 from gridflow._training.streaming import PushedStream
 from gridflow._wire.reports import Evaluated
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gridflow._files.listing import Paths
     from gridflow._files.parts import FilePart
     from gridflow._spec.cluster import ClusterSpec, Task
+    from gridflow._spec.data_service import Sharding
     from gridflow._training.arriving import Start
     from gridflow._training.runtime import TaskRuntime
 
@@ -480,6 +481,62 @@ class TrainingContext:
                 function=map,
                 prefetch=prefetch,
             )
+        )
+
+    def data_service(
+        self,
+        dataset: Any,
+        *,
+        sharding: Sharding = "dynamic",
+        job_name: str | None = None,
+        compression: str | None = "auto",
+        shared: bool = True,
+    ) -> Any:
+        """Return what the job's data workers make of a ``tf.data`` pipeline.
+
+        The pipeline, up to the batches, runs in the tasks of role ``data`` instead of here; see
+        ``docs/data_service.md``. With ``shared=True`` all ranks call it, with the same pipeline.
+
+        Parameters
+        ----------
+        dataset : tf.data.Dataset
+            Of batches for one replica, made of TensorFlow's operations alone.
+        sharding : {'dynamic', 'off', 'file', 'file_or_data', 'hint'}
+            How data workers share the dataset. ``dynamic``: each element once, dealt out as
+            workers ask for more. ``off``: each worker makes all of it. ``file``: each worker
+            has files of its own; ``file_or_data``: or elements of its own, where it can't be
+            files. ``hint``: ``dataset.shard(tf.data.experimental.SHARD_HINT, …)`` says where.
+        job_name : str, optional
+            Datasets of one name are read together, each element by one of them, across jobs that
+            use one service. Default: a name of this dataset's own.
+        compression : {'auto', 'snappy', None}
+            Of elements on their way. ``auto``: where worker and trainer are on different hosts.
+        shared : bool, default True
+            Whether the ranks share one pass over the data, so that each element goes to one of
+            them. False: each rank has a pass of its own, over a dataset that may be its own, such
+            as one of `files`.
+
+        Returns
+        -------
+        tf.data.Dataset or tf.distribute.DistributedDataset
+            Each iteration is a pass over the data. Under a mirrored strategy each replica takes an
+            element per step; a rank whose data are over goes on with empty batches until the
+            others' are, too.
+
+        Raises
+        ------
+        InvalidArgument
+            The pipeline calls Python, it isn't the chief's, or an argument can't be.
+        GridflowError
+            The job has no data service, or it doesn't answer within ``start_timeout``.
+        """
+        return data_service.distributed(
+            self._runtime,
+            dataset,
+            sharding=sharding,
+            job_name=job_name,
+            compression=compression,
+            shared=shared,
         )
 
     @property

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._spec import modules
+from gridflow._spec.cluster import Task
+from gridflow._spec.data_service import DATA_SERVICE
 from gridflow._spec.printable import shortened
+from gridflow._spec.roles import DISPATCHER, facts_of
 from gridflow._training import leftovers, no_spark, tensorflow_server
 from gridflow._training.inbox import Inbox
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
@@ -71,6 +74,12 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     setup = inbox.wait(Setup)
     if setup.tf_config is not None:
         os.environ["TF_CONFIG"] = setup.tf_config
+    if dispatcher := setup.addresses.get(DISPATCHER):
+        os.environ[DATA_SERVICE] = dispatcher[0]
+    if facts_of(Task.parse(setup.task).role).is_data_service:
+        from gridflow._training import data_server
+
+        return data_server.serve(setup, channel, inbox)
     if not setup.runs_function:
         return tensorflow_server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves

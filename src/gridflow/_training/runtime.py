@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.due import Due
 from gridflow._keras.resume.pause import Pause
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._keras.data_service import ServiceAccount
     from gridflow._spec.place import Place
     from gridflow._training.inbox import Inbox
     from gridflow._wire.channel import Channel
     from gridflow._wire.child import Setup
+
+#: Between two reports of what was read through a data service.
+_ACCOUNT_SECONDS: Final = 1.0
 
 
 class TaskRuntime(TaskProcess):
@@ -47,6 +52,10 @@ class TaskRuntime(TaskProcess):
         self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
+        #: Datasets of the data service so far, and what was read of them.
+        self.services = 0
+        self.accounts: list[ServiceAccount] = []
+        self._told_at = 0.0
         self._has_hurried = False
         self.together = Together(channel.send, is_chief=self.is_chief)
         inbox.listen(commands.ChiefWrites, self.together.take)
@@ -98,6 +107,15 @@ class TaskRuntime(TaskProcess):
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
         self._last = reports.Progress(**fields)
         self.channel.send(self._last)
+        if time.monotonic() - self._told_at > _ACCOUNT_SECONDS:
+            self._tell_accounts()
+
+    def _tell_accounts(self) -> None:
+        """Say what was read through the data service, and how long that was waited for."""
+        self._told_at = time.monotonic()
+        for number, account in enumerate(self.accounts):
+            waited, elapsed, elements = account.read()
+            self.channel.send(reports.DataServed(number, waited, elapsed, dict(elements)))
 
     def epoch_end(
         self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
@@ -131,4 +149,5 @@ class TaskRuntime(TaskProcess):
     def close(self) -> None:
         """Report that no further steps will follow."""
         self.due.stop()
+        self._tell_accounts()
         self.channel.send(replace(self._last, steps_per_epoch=None, phase="idle", rows=0))

@@ -296,6 +296,27 @@ class Pulled(OfTraining):
 
 
 @dataclass(frozen=True)
+class DataServed(OfTraining):
+    """What was read through the data service so far.
+
+    Attributes
+    ----------
+    number : int
+        Which of the process's datasets.
+    waited, elapsed : float
+        Seconds in which the process waited for an element; from the first wait to the last.
+    elements : dict of task to int
+        Elements by the data worker that made them; ``unknown`` of a service that isn't gridflow's.
+    """
+
+    kind: ClassVar[str] = "data_served"
+    number: int
+    waited: float
+    elapsed: float
+    elements: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Evaluated(OfTraining):
     """The evaluator's metrics of a checkpoint."""
 
@@ -346,7 +367,18 @@ class Stack(OfTraining):
 
 RELAYED: Final = (
     *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
-    *(Progress, StepsDue, EpochEnded, EpochFed, Pulled, Evaluated, CanSave, Saved, Stack),
+    *(
+        Progress,
+        StepsDue,
+        EpochEnded,
+        EpochFed,
+        Pulled,
+        DataServed,
+        Evaluated,
+        CanSave,
+        Saved,
+        Stack,
+    ),
     *AMONG_RANKS,
 )
 REPORTS: Final[Family[Report]] = Family(

@@ -269,6 +269,26 @@ def graph_of(dataset: Any) -> Any:
     return tf.compat.v1.GraphDef.FromString(content.numpy())
 
 
+#: Operations that call Python functions, of which other processes know none.
+_PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def python_functions(graph: Any) -> list[str]:
+    """Return the Python functions that the graph of a dataset calls, by name, each once."""
+    script_ops = module("tensorflow.python.ops.script_ops")
+    known = part(part(script_ops, "_py_funcs"), "_funcs")
+    found = []
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            if node.op in _PYTHON:
+                function = known.get(node.attr["token"].s.decode())
+                function = getattr(function, "_func", function)
+                name = str(getattr(function, "__qualname__", "a Python function"))
+                in_tensorflow = getattr(function, "__module__", "").startswith("tensorflow.")
+                found.append("Dataset.from_generator" if in_tensorflow else name)
+    return list(dict.fromkeys(found))
+
+
 @contextlib.contextmanager
 def hearing_of_repeats(
     coordinator: Any, tell: Callable[[int, tuple[Any, ...]], None]

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from gridflow._keras.patches import private_parts
 from gridflow._keras.servers.data import WorkerDataset
 from gridflow._keras.servers.pushed import PushedRows
 from gridflow.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-#: Operations that call Python functions, which don't exist in a worker's server.
-_PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 #: Forms of a dataset: rows of ``run(data=…)``, a function that returns batches, or a
 #: ``tf.data.Dataset``.
@@ -123,11 +117,10 @@ def _checked(dataset: Any) -> Any:
 
 
 def _refuse_python(graph: Any) -> None:
-    functions: Iterable[Any] = (function.node_def for function in graph.library.function)
-    for nodes in (graph.node, *functions):
-        if any(node.op in _PYTHON for node in nodes):
-            raise InvalidArgument(
-                "the dataset calls Python (from_generator, py_function, numpy_function), which "
-                "the workers' servers can't run with strategy='parameter_server'. Pass rows with "
-                "run(data=…), or read files with tf.data's own operations."
-            )
+    found = private_parts.python_functions(graph)
+    if found:
+        raise InvalidArgument(
+            f"the dataset calls Python ({', '.join(found)}), which the workers' servers can't run "
+            "with strategy='parameter_server'. Pass rows with run(data=…), or read files with "
+            "tf.data's own operations."
+        )

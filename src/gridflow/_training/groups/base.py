@@ -64,8 +64,8 @@ def await_first(process: TaskProcess) -> None:
         await_listeners([first], process.spec.start_timeout)
 
 
-def await_listeners(addresses: Iterable[str], seconds: float) -> None:
-    """Wait until peers are listening; the backend reports those that aren't in time.
+def await_listeners(addresses: Iterable[str], seconds: float) -> bool:
+    """Wait until peers are listening, and return whether all are.
 
     A gRPC process that can't connect retries after a whole second, which is half of the startup
     time of a group of forked processes.
@@ -81,8 +81,9 @@ def await_listeners(addresses: Iterable[str], seconds: float) -> None:
                 break
             except OSError:
                 if time.monotonic() > give_up:
-                    return
+                    return False
                 time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def bindable(host: str) -> str:

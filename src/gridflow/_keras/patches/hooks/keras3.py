@@ -20,6 +20,7 @@ from gridflow._keras.patches.hooks import (
     saving,
     scope,
     sent,
+    served,
     tensorflow_evaluation,
 )
 from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
@@ -131,6 +132,7 @@ HOOKS: Final = (
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
     tensorflow_evaluation.hook(TRAINER, lambda model: list(model.metrics_variables)),
     sent.hook(),
+    served.keras3_hook(trainer.TFEpochIterator),
     returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),

@@ -101,7 +101,7 @@ def say_what_differs(data: Any, strategy: Any) -> None:
     policy = data.options().experimental_distribute.auto_shard_policy
     if policy == _POLICIES.OFF:  # each worker has its own data, as with ctx.dataset
         return
-    parts = list(_parts(data))
+    parts = list(parts_of(data))
     if not _is_seeded() and any(map(_is_shuffled_by_chance, parts)):
         _say(
             "each worker shuffles this dataset in a different order, because shuffle(…) has no "
@@ -116,11 +116,11 @@ def say_what_differs(data: Any, strategy: Any) -> None:
         )
 
 
-def _parts(data: Any) -> Iterator[Any]:
+def parts_of(data: Any) -> Iterator[Any]:
     """Yield a dataset and its inputs."""
     yield data
     for each in data._inputs():
-        yield from _parts(each)
+        yield from parts_of(each)
 
 
 def _is_shuffled_by_chance(data: Any) -> bool:

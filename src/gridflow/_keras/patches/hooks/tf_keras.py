@@ -9,7 +9,14 @@ from tf_keras import callbacks
 from tf_keras.src.engine import data_adapter, training
 
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
-from gridflow._keras.patches.hooks import fits, own_order, returning, scope, tensorflow_evaluation
+from gridflow._keras.patches.hooks import (
+    fits,
+    own_order,
+    returning,
+    scope,
+    served,
+    tensorflow_evaluation,
+)
 from gridflow._keras.patches.hooks.compiling import check_xla
 from gridflow._keras.patches.hooks.incremental import refuse
 from gridflow._keras.patches.methods import Layer, wrap
@@ -81,6 +88,7 @@ HOOKS: Final = (
         training.Model,
         lambda model: [each for metric in model.metrics for each in metric.variables],
     ),
+    served.tf_keras_hook(data_adapter.DataHandler),
     Hook("what fails in the first step is refused before", _check),
     returning.hook(training.Model, "tf_keras"),
     fits.hook(training.Model, callbacks.CallbackList),
