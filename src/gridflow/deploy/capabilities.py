@@ -23,6 +23,8 @@ FEATURES: Final = {
     "roles.worker": "workers",
     "roles.ps": "parameter servers",
     "roles.evaluator": "an evaluator",
+    "roles.dispatcher": "the dispatcher of a data service",
+    "roles.data": "data workers",
     "roles.command": "a role's own program",
     "roles.env": "a role's own variables",
     "resources.cpu": "cores",

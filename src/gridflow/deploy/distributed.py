@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.option_groups import Deadlines, LaunchOptions, Programs
-from gridflow._spec.roles import TRAINING_ROLES
+from gridflow._spec.roles import TRAINING_ROLES, facts_of
 from gridflow._spec.strategies import COMMAND
 from gridflow._spec.tasks import Role
 from gridflow.deploy.description.problems import JobError, Problem
@@ -58,7 +58,7 @@ def distributor_options(job: Job) -> dict[str, Any]:
                 role.replicas,
                 gpus=role.resources.gpu or None,
                 env=job.env_of(name),
-                command=job.command_of(name),
+                command=None if facts_of(name).is_data_service else job.command_of(name),
             )
             for name, role in job.role_items()
         ],

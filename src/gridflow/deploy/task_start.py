@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gridflow._spec.roles import facts_of
+from gridflow._spec.roles import EVALUATOR
 from gridflow._spec.tf_config import role_variables
 from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP, MEET
@@ -83,11 +83,11 @@ def program_words(job: Job, role: str) -> list[str]:
 def addresses(
     job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]
 ) -> dict[str, list[str]]:
-    """Return the cluster spec of a job, without the evaluator, which is no part of it."""
+    """Return the cluster spec of a job, and who is its data service; without the evaluator."""
     return {
         name: [f"{host(name, index)}:{port(name, index)}" for index in range(role.replicas)]
         for name, role in job.role_items()
-        if facts_of(name).is_in_cluster
+        if name != EVALUATOR
     }
 
 

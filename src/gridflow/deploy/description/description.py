@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from gridflow._spec.roles import CHIEF, PS, ROLES, TRAINING_ROLES, WORKER, facts_of
+from gridflow._spec.roles import (
+    CHIEF,
+    DATA,
+    DISPATCHER,
+    EVALUATOR,
+    ROLES,
+    TRAINING_ROLES,
+    WORKER,
+    facts_of,
+    runs_no_command,
+)
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import (
     Checks,
@@ -62,8 +72,8 @@ class Job:
         The program of all roles without their own command.
     env : mapping of str to str
     roles : mapping of str to RoleSection
-        Under ``chief``, ``worker``, ``ps``, ``evaluator``; one worker by default. A role with 0
-        replicas is the same as no such role.
+        Under ``chief``, ``worker``, ``ps``, ``evaluator``, ``data``; one worker by default. A role
+        with 0 replicas is the same as no such role. Beside ``data`` there is a ``dispatcher``.
     port : int
         TensorFlow's port, 2222 by default; tasks on the same host use consecutive ports from it.
     classic_flags : bool
@@ -145,6 +155,8 @@ class Job:
             object.__setattr__(self, name, dict(getattr(self, name)))
         object.__setattr__(self, "overrides", dict(self.overrides))
         there = {name: role for name, role in self.roles.items() if role.replicas}
+        if DATA in there:
+            there.setdefault(DISPATCHER, RoleSection())
         object.__setattr__(self, "roles", there)
         check = Checks()
         check.add("name", rules.dns_label(self.name, letter_first=True))
@@ -178,29 +190,38 @@ class Job:
     @property
     def main_role(self) -> str:
         """The role whose end is the job's end: the chief, where there is one."""
-        return CHIEF if CHIEF in self.roles else WORKER
+        order = (CHIEF, WORKER, DISPATCHER)  # a data service by itself ends when it is cancelled
+        return next((name for name in order if name in self.roles), WORKER)
+
+    @property
+    def trains(self) -> bool:
+        """Whether any task trains; else the job is a data service for others."""
+        return any(name in self.roles for name in TRAINING_ROLES)
 
     def command_of(self, role: str) -> tuple[str, ...]:
         """Return the words that a task of the role runs; empty for a standard server."""
         own = self.roles[role]
-        if own.command == () or (role == PS and own.command is None):
+        if own.command == () or (own.command is None and runs_no_command(role)):
             return ()
         command = self.command if own.command is None else own.command
         return command + (self.args if own.args is None else own.args)
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The roles that run until training is over: parameter servers and standard servers."""
+        """The roles whose tasks are TensorFlow's own servers, which run until training is over."""
         return tuple(
             name
             for name, _ in self.role_items()
-            if name == PS or (name == WORKER and self.roles[name].command == ())
+            if runs_no_command(name) or (name == WORKER and self.roles[name].command == ())
         )
 
     @property
     def followers(self) -> tuple[str, ...]:
         """The roles that end with the training: the servers, and an evaluator."""
-        return (*self.servers, *(name for name in self.roles if not facts_of(name).is_in_cluster))
+        if not self.trains:
+            return ()
+        servers = self.servers
+        return (*servers, *(name for name in self.roles if name == EVALUATOR))
 
     @property
     def secret_keys(self) -> dict[str, SecretKey]:
@@ -223,6 +244,9 @@ class Job:
             elif facts_of(name).is_single and role.replicas > 1:
                 reason = f"a job has at most one {name}, got {role.replicas}."
                 check.add(f"roles.{name}.replicas", reason)
+            elif facts_of(name).is_data_service and (role.command is not None or role.args):
+                reason = "runs TensorFlow's data service, which takes neither command nor args."
+                check.add(f"roles.{name}.command", reason)
             elif role.args is not None and self.command_of(name) == ():
                 check.add(f"roles.{name}.args", "a standard server takes no args.")
             elif role.command == () and not facts_of(name).can_serve:
@@ -231,8 +255,12 @@ class Job:
             elif role.command == () and name == WORKER and CHIEF not in self.roles:
                 reason = "is empty: all workers would be standard servers, without a chief."
                 check.add("roles.worker.command", reason)
-        if not any(name in self.roles for name in TRAINING_ROLES):
+        if not self.trains and DATA not in self.roles:
             check.add("roles", "no task trains: a job needs a chief or workers.")
+        if not self.trains and DATA in self.roles and len(self.roles) > len((DATA, DISPATCHER)):
+            check.add("roles", "a data service by itself has the roles data and dispatcher alone.")
+        if DISPATCHER in self.roles and DATA not in self.roles:
+            check.add("roles.dispatcher", "needs data workers: a role data.")
         if self.gang and self.gang.minimum and self.gang.minimum > self.tasks:
             reason = f"{self.gang.minimum} is more than the job's {self.tasks} tasks."
             check.add("gang.minimum", reason)

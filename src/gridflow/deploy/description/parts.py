@@ -160,8 +160,9 @@ class RoleSection:
     replicas : int
         Its tasks, 1 by default; 0 takes the role out of the job.
     command, args : tuple of str or None
-        Replaces the job's. A ``ps`` without its own command runs a standard server. So do
-        workers with an empty command next to a chief, as ParameterServerStrategy needs them.
+        Replaces the job's. A ``ps`` without its own command runs a standard server, ``data`` and
+        ``dispatcher`` always run TensorFlow's data service. Standard servers run on
+        workers with an empty command next to a chief, too, as ParameterServerStrategy needs them.
     env : mapping of str to str
         Added to the job's variables, which they override.
     resources : Resources

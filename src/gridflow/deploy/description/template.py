@@ -14,12 +14,13 @@ args: [--epochs, "5"]
 env:                         # never secrets: those stand below, by name
   TF_CPP_MIN_LOG_LEVEL: "1"
 
-roles:                       # chief, worker, ps, evaluator
+roles:                       # chief, worker, ps, evaluator, data
   worker:
     replicas: 2
     resources: {cpu: 2, memory: 4Gi}   # and gpu: 1, gpu_type: NVIDIA-A100-SXM4-40GB
   # chief: {}                # with parameter servers, the chief runs the program
   # ps: {replicas: 2}        # without a command of its own: a standard server
+  # data: {replicas: 4}      # data workers of TensorFlow's data service; it gets a dispatcher
 
 port: 2222
 restart_policy: on-failure   # or never, or exit-code: only after exits of 128 and above

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._spec.exits import Exit, exit_code
 from gridflow.deploy.commands import warn
-from gridflow.deploy.description.problems import JobError
+from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.distributed import cannot, distributor_options
 from gridflow.deploy.drivers.base import say
+from gridflow.deploy.inside.child import end_with_parent
+from gridflow.deploy.rendering import render
 from gridflow.errors import GridflowError, MissingDependency
 
 if TYPE_CHECKING:
@@ -34,6 +39,8 @@ def run_in_process(
 
     ``folder`` has the ``run_id`` and ``job_dir`` of `gridflow.TensorflowDistributor`.
     """
+    if not job.trains:
+        return _run_script(job, target)
     lost = cannot(job, target)
     if lost and not lossy:
         raise JobError(lost)
@@ -60,6 +67,31 @@ def run_in_process(
     if as_json:
         sys.stdout.write(json.dumps({**record, "exit_code": code}, indent=2) + "\n")
     return code
+
+
+def _run_script(job: Job, target: str) -> int:
+    """Run a data service by itself, until it is ended from outside."""
+    if target != "local":
+        reason = (
+            f"a data service by itself doesn't run on the target {target}, whose jobs end with "
+            "those who train. Use local, compose or kubernetes, or give the job that trains a "
+            "role data."
+        )
+        raise JobError([Problem("roles", reason)])
+    say(f"the data service's address is localhost:{job.port}; Ctrl-C ends it")
+    script = subprocess.Popen(
+        ["/bin/sh", "-c", render(job, target).text()],
+        # The script's gridflow is this one, whether or not its environment is activated.
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"},
+        process_group=0,  # Ctrl-C is passed on once, by this process
+        preexec_fn=end_with_parent,  # noqa: PLW1509 (prctl is async-signal-safe)
+    )
+    try:
+        return script.wait()
+    except KeyboardInterrupt:
+        script.terminate()
+        script.wait()
+        raise
 
 
 def distribute(job: Job, launcher: Launcher | None, **folder: str | None) -> Result:

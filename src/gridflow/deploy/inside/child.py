@@ -133,5 +133,10 @@ def _write(piece: bytes) -> None:
         return  # nobody reads; the program isn't to notice
 
 
+def end_with_parent() -> None:
+    """Let this process be asked to end when its parent has died; between fork and exec."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

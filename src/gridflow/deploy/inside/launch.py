@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -14,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow._files.local import read_json, write_whole
 from gridflow._spec.command import with_patches
+from gridflow._spec.data_service import DATA_SERVICE
 from gridflow._spec.exits import SIGNALLED, Exit
-from gridflow._spec.roles import PS, WORKER, facts_of
+from gridflow._spec.roles import DATA, DISPATCHER, PS, WORKER, facts_of
 from gridflow._spec.termination_log import leave_message, message_place
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow._wire.hints import lost_a_peer
@@ -26,7 +29,7 @@ from gridflow.deploy.inside.peers import longest_back_off, wait_for_peers
 from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gridflow._spec.tf_config import ClusterMember
 
@@ -162,6 +165,8 @@ class _Task:
         self.child = Child(options.grace, overhear=overhear)
         self.failures = _count(environ.get(FAILURES, ""))
         self.environ = with_patches({**environ, TF_CONFIG: who.tf_config})
+        if dispatcher := who.data_service.get(DISPATCHER):
+            self.environ = {**self.environ, DATA_SERVICE: dispatcher[0]}
         self.words = self._words()
         #: The target wants this process to end.
         self.stopped = threading.Event()
@@ -186,7 +191,7 @@ class _Task:
     def run(self) -> int:
         clock = self._clock()
         try:
-            with self._others() as others:
+            with self._own_folder(), self._others() as others:
                 code = self._run_to_the_end(others)
                 if self.verdict is not None and (self.verdict != Exit.OVERDUE or code):
                     code = self.verdict
@@ -197,6 +202,16 @@ class _Task:
             if clock is not None:
                 clock.cancel()
         return int(code)
+
+    @contextlib.contextmanager
+    def _own_folder(self) -> Iterator[None]:
+        """Give a server of the data service a folder that outlives its restarts in here."""
+        if not facts_of(self.who.role).is_data_service:
+            yield
+            return
+        with tempfile.TemporaryDirectory(prefix="gridflow-data-") as folder:
+            self.words = [*self.words, folder, f"{self.options.resolve_timeout:g}"]
+            yield
 
     def _others(self) -> Others:
         patience = self.options.resolve_timeout
@@ -236,6 +251,10 @@ class _Task:
         return clock
 
     def _words(self) -> list[str]:
+        if facts_of(self.who.role).is_data_service:
+            words = [sys.executable, "-m", "gridflow.deploy.inside.data_server"]
+            workers = ",".join(self.who.data_service.get(DATA, []))
+            return [*words, str(self.who), self.environ[DATA_SERVICE], workers]
         if not self.options.command:
             if self.who.role not in {PS, WORKER}:
                 reason = f"{self.who} has no command, and only ps and workers run standard servers."

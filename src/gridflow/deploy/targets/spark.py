@@ -11,7 +11,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.roles import PS
+from gridflow._spec.roles import runs_no_command
 from gridflow.deploy.capabilities import uses
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
@@ -126,7 +126,7 @@ def application_args(job: Job) -> list[str]:
     common = job.command + job.args
     for name, role in job.role_items():
         own = job.command_of(name)
-        if own != (() if name == PS else common):
+        if own != (() if runs_no_command(name) else common):
             words.append(f"--role-command={name}={json.dumps(own)}")
         if role.env:
             words.append(f"--role-env={name}={json.dumps(dict(role.env))}")

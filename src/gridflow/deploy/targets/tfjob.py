@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tfjob-port"
 ROLE_NAMES: Final = {CHIEF: "Chief", WORKER: "Worker", PS: "PS", EVALUATOR: "Evaluator"}
+#: pkg/apis/kubeflow.org/v1/tensorflow_types.go has the types of replicas that there are.
+NO_DATA_SERVICE: Final = (
+    "the operator knows no such replicas; use jobset, or run the data service as a job of its own "
+    "(docs/data_service.md)"
+)
 
 
 def run_policy(job: Job) -> dict[str, Any]:
@@ -89,6 +94,7 @@ TARGET: Final = Target(
     title="Kubeflow training operator: TFJob kubeflow.org/v1",
     form="kubernetes",
     render=render,
+    cannot={"roles.dispatcher": NO_DATA_SERVICE, "roles.data": NO_DATA_SERVICE},
     leaves=SIDES,
     needs=("image", "command"),
 )

@@ -96,6 +96,8 @@ TARGET: Final = Target(
         "roles.chief": "trainjob",
         "roles.ps": "trainjob",
         "roles.evaluator": "trainjob",
+        "roles.dispatcher": "trainjob",
+        "roles.data": "trainjob",
         "namespace": "the TrainJob",
         "gang": "the TrainJob, by its label",
         "tensorboard": "the targets that train",
