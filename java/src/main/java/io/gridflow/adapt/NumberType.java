@@ -10,7 +10,7 @@ import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.ShortType;
 
-/** Spark's types of numbers, and how each is read as what is computed with. */
+/** Spark's numeric types, and how to read each one. */
 enum NumberType {
   BOOLEAN,
   BYTE,
@@ -36,10 +36,10 @@ enum NumberType {
     } else if (type instanceof DoubleType) {
       return DOUBLE;
     }
-    throw new IllegalArgumentException("numbers are wanted of a column of " + type.simpleString());
+    throw new IllegalArgumentException("a column of numbers is needed, got " + type.simpleString());
   }
 
-  /** A number of one of the types of integers. */
+  /** A number of an integer type. */
   long integer(InternalRow row, int column) {
     return switch (this) {
       case BOOLEAN -> row.getBoolean(column) ? 1 : 0;
@@ -47,7 +47,7 @@ enum NumberType {
       case SHORT -> row.getShort(column);
       case INT -> row.getInt(column);
       case LONG -> row.getLong(column);
-      case FLOAT, DOUBLE -> throw new IllegalStateException("no type of integers");
+      case FLOAT, DOUBLE -> throw new IllegalStateException("not an integer type");
     };
   }
 

@@ -12,8 +12,8 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * What layers want to know of a DataFrame's columns. A want's number is how many were asked for
- * before it; columns are told by their numbers in the DataFrame.
+ * What layers need to know about a DataFrame's columns. Wants are numbered in the order in which
+ * they are added; columns are given by their index in the DataFrame.
  *
  * <p>Called by Python, by these names.
  */

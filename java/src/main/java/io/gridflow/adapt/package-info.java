@@ -1,8 +1,9 @@
 /**
- * What Keras's preprocessing layers learn, counted where Spark has the rows: parts of partitions,
- * which {@code gridflow.ml.adapt} lets Spark add up.
+ * Computes what Keras's preprocessing layers learn, where Spark has the rows: parts of partitions,
+ * which {@code gridflow.ml.adapt} lets Spark combine.
  *
- * <p>The parts are those that {@code gridflow/ml/tokens.py} and {@code quantiles.py} make of
- * columns that this package doesn't take, or where this jar isn't: a change there is one here.
+ * <p>The parts are the same as those of {@code gridflow/ml/tokens.py} and {@code quantiles.py},
+ * which handle columns that this package doesn't support, and sessions without this jar: change
+ * both together.
  */
 package io.gridflow.adapt;

@@ -14,7 +14,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.util.TaskCompletionListener;
 
 /**
- * The folder by which a task hands files to its Python worker.
+ * The folder through which a task passes files to its Python worker.
  *
  * <p>The worker makes it, with its process's number in the file {@code pid}; the file {@code begun}
  * says that this task has seen it. When the worker wants no more it gives the folder another name,
@@ -24,7 +24,7 @@ import org.apache.spark.util.TaskCompletionListener;
  * task is two files ahead at most.
  */
 final class Handover {
-  /** Who takes the files has ended. */
+  /** The consumer of the files has ended. */
   static final class Over extends Exception {}
 
   /**
@@ -62,7 +62,7 @@ final class Handover {
     return handover;
   }
 
-  /** Waits until somebody wants files; false if nobody does. */
+  /** Waits for a consumer of files; false if there is none. */
   boolean begins() {
     long began = System.nanoTime();
     for (long sleep = LEAST_SLEEP_MILLIS; !Files.exists(folder); sleep = rest(sleep)) {
@@ -199,7 +199,8 @@ final class Handover {
       Thread.sleep(sleep);
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
-      throw new IllegalStateException("interrupted while the files before were taken", interrupted);
+      throw new IllegalStateException(
+          "interrupted while waiting for earlier files to be taken", interrupted);
     }
     return Math.min(2 * sleep, MOST_SLEEP_MILLIS);
   }

@@ -46,7 +46,7 @@ final class Others extends Column {
 
   @Override
   void addEmpty() {
-    throw new IllegalStateException("Spark writes nulls of its own");
+    throw new IllegalStateException("Spark writes its own nulls");
   }
 
   @Override

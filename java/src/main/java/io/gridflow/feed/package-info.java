@@ -1,8 +1,8 @@
 /**
- * Rows on their way to training processes, written to Arrow files where Spark has them: Python maps
- * the files, and no row passes a socket.
+ * Writes rows for training processes to Arrow files where Spark has them: Python maps the files,
+ * and no row passes through a socket.
  *
- * <p>{@code gridflow/_feed/ingest/jvm_files.py} asks for it and takes the files over; what a folder
- * of them looks like is said there and in {@link io.gridflow.feed.Handover}.
+ * <p>{@code gridflow/_feed/ingest/jvm_files.py} uses it and takes over the files; it and {@link
+ * io.gridflow.feed.Handover} describe the layout of the folder.
  */
 package io.gridflow.feed;

@@ -27,12 +27,12 @@ public enum Compression {
     this.suffix = suffix;
   }
 
-  /** What such files' names end with. */
+  /** The suffix of such files. */
   public String suffix() {
     return suffix;
   }
 
-  /** The compression that a file's name tells: by .gz, .gzip, .deflate, .zlib. */
+  /** The compression by a file's suffix: .gz, .gzip, .deflate, .zlib. */
   public static Compression ofFile(String name) {
     String lower = name.toLowerCase(Locale.ROOT);
     if (lower.endsWith(".gz") || lower.endsWith(".gzip")) {

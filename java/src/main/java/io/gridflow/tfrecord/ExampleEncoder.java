@@ -143,7 +143,7 @@ public final class ExampleEncoder {
   public int beginSteps() {
     if (!sequence || context) {
       throw new IllegalStateException(
-          "feature lists are put between beginSequence() and beginContext()");
+          "put feature lists between beginSequence() and beginContext()");
     }
     return mark();
   }
@@ -275,7 +275,7 @@ public final class ExampleEncoder {
       case BYTES -> BYTES_LIST;
       case FLOAT -> FLOAT_LIST;
       case INT64 -> INT64_LIST;
-      case NONE -> throw new IllegalArgumentException("a feature with values has a kind");
+      case NONE -> throw new IllegalArgumentException("a feature with values needs a kind");
     };
   }
 

@@ -121,7 +121,9 @@ public final class FeatureDecoder {
         p = wire.length(list, p, listEnd);
         if ((wire.length & 3) != 0) {
           throw new MalformedExampleException(
-              "a packed list of floats has " + wire.length + " bytes, no multiple of 4");
+              "a packed list of floats has "
+                  + wire.length
+                  + " bytes, which is not a multiple of 4");
         }
         all.append(list, p, wire.length);
         p += wire.length;

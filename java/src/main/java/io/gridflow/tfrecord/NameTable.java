@@ -69,7 +69,7 @@ final class NameTable {
     return h ^ (h >>> 15);
   }
 
-  /** Refuses bytes that are no UTF-8, as protobuf does for the keys of a map. */
+  /** Rejects bytes that aren't valid UTF-8, as protobuf does for the keys of a map. */
   static void checkUtf8(byte[] b, int offset, int length) throws MalformedExampleException {
     for (int i = offset; i < offset + length; i++) {
       if (b[i] < 0) {
@@ -78,7 +78,7 @@ final class NameTable {
           return;
         } catch (CharacterCodingException e) {
           MalformedExampleException malformed =
-              new MalformedExampleException("the name of a feature is no UTF-8");
+              new MalformedExampleException("the name of a feature is not valid UTF-8");
           malformed.initCause(e);
           throw malformed;
         }

@@ -5,7 +5,7 @@ import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 
-/** A file that can be read at any place. What the file system is stays behind this interface. */
+/** A file that can be read at any position, independent of the file system. */
 public interface SeekableBytes extends Closeable {
   /** Length of the file in bytes. */
   long length() throws IOException;

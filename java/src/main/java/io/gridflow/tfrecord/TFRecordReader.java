@@ -98,7 +98,7 @@ public final class TFRecordReader implements Closeable {
       throw damaged(
           "a record's length is "
               + Long.toUnsignedString(announced)
-              + ", the longest that can be read is "
+              + "; the maximum is "
               + MAX_RECORD_BYTES,
           false);
     }

@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Checks TFRecord files from the command line, where there is a JVM and nothing else.
+ * Checks TFRecord files from the command line, if only a JVM is available.
  *
  * <pre>java -cp gridflow-tfrecord.jar io.gridflow.tfrecord.Verify [--record-type TYPE] FILE…</pre>
  *

@@ -126,7 +126,7 @@ final class Wire {
       case FIXED32:
         return advance(p, 4, end);
       case END_GROUP:
-        throw new MalformedExampleException("a group ends that was never begun");
+        throw new MalformedExampleException("a group ends without a start");
       default:
         throw new MalformedExampleException("wire type " + (fieldTag & 7) + " does not exist");
     }

@@ -62,7 +62,7 @@ final class ZlibInputStream extends InputStream {
         }
       }
     } catch (DataFormatException e) {
-      throw new ZipException("no zlib stream: " + e.getMessage());
+      throw new ZipException("not a zlib stream: " + e.getMessage());
     }
   }
 

@@ -213,14 +213,14 @@ class ExampleTest {
             wire(0x0A, 0x05), // beyond the end
             wire(0x00, 0x01), // field 0
             wire(0x0E), // wire type 6
-            wire(0x0C), // a group ends that was never begun
+            wire(0x0C), // a group ends without a start
             wire(0x1B, 0x24), // a group ends with another number
             wire(0x1B), // a group that never ends
             HexFormat.of().parseHex("0affffffff0f"), // a length of 2^32-1
             HexFormat.of().parseHex("0affffffff07"), // a length of 2^31-1
             HexFormat.of().parseHex("0a8080808080808080808001"), // an endless length
             HexFormat.of().parseHex("18ffffffffffffffffffff01"), // a varint of 11 bytes
-            exampleOfEntry(0x0A, "\u00ff"), // a name that is no UTF-8
+            exampleOfEntry(0x0A, "\u00ff"), // a name that is not valid UTF-8
             exampleOfEntry(0x0A, "k", 0x12, wire(0x12, wire(0x0A, wire(1, 2, 3)))), // 3/4 float
             exampleOfEntry(0x0A, "k", 0x12, wire(0x1A, wire(0x0A, wire(0x80)))) // cut varint
             );

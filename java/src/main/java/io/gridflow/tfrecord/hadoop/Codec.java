@@ -13,8 +13,8 @@ import org.apache.hadoop.io.compress.DefaultCodec;
 import org.apache.hadoop.io.compress.GzipCodec;
 
 /**
- * The compression of a file: one that TensorFlow knows, by the JDK, or any other codec that Hadoop
- * knows.
+ * The compression of a file: one that TensorFlow supports, implemented with the JDK, or any other
+ * Hadoop codec.
  */
 public final class Codec {
   private final Compression compression;

@@ -214,7 +214,7 @@ final class RowEncoder {
       case SHORT -> from.getShort(ordinal);
       case BYTE -> from.getByte(ordinal);
       case BOOLEAN -> from.getBoolean(ordinal) ? 1 : 0;
-      default -> throw new IllegalStateException(element + " is no integer");
+      default -> throw new IllegalStateException(element + " is not an integer type");
     };
   }
 
@@ -225,7 +225,7 @@ final class RowEncoder {
       case DOUBLE -> narrowed(column, from.getDouble(ordinal));
       case DECIMAL ->
           from.getDecimal(ordinal, type.precision, type.scale).toJavaBigDecimal().floatValue();
-      default -> throw new IllegalStateException(type.element + " is no floating-point number");
+      default -> throw new IllegalStateException(type.element + " is not a floating-point type");
     };
   }
 

@@ -119,12 +119,12 @@ final class RowReader {
                 + field.name()
                 + "' has the type "
                 + field.dataType().sql()
-                + ", which no feature can give.");
+                + ", which a feature can't provide.");
       }
       boolean bytes = options.recordType == RecordType.BYTE_ARRAY;
       if (bytes && (type.depth > 0 || type.element.kind != Kind.BYTES)) {
         throw new IllegalArgumentException(
-            "with recordType ByteArray the one column is BINARY, got '"
+            "with recordType ByteArray the one column must be BINARY, got '"
                 + field.name()
                 + "' "
                 + type

@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
 import org.apache.spark.sql.types.DataType;
 
-/** What {@code pack} is for columns that Spark hands to Python as fast as can be: they stay. */
+/** {@code pack} for columns that Spark already passes to Python efficiently: unchanged. */
 final class SameFunction implements ScalarFunction<Object> {
   private static final long serialVersionUID = 1L;
 

@@ -107,7 +107,7 @@ public class TFRecordFileFormat implements FileFormat, DataSourceRegister, Seria
     if (options.recordType == RecordType.BYTE_ARRAY) {
       if (schema.size() != 1 || !schema.apply(0).dataType().equals(DataTypes.BinaryType)) {
         throw new IllegalArgumentException(
-            "with recordType ByteArray the rows have one column, of type BINARY, got "
+            "with recordType ByteArray rows must have exactly one column, of type BINARY, got "
                 + schema.sql()
                 + ".");
       }
