@@ -265,7 +265,7 @@ def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
     assert "with ctx.alone()" in said["outside, of Keras"]
     assert "from_generator" in said["Python"]
     assert "from_generator" in said["Python in a function"]
-    assert "can't take y under" in said["arrays"]
+    assert "doesn't support y with strategy" in said["arrays"]
     assert "steps_per_epoch is needed" in said["steps"]
     assert "got ndarray" in said["array"]
     assert "train_step of its own" in said["own"]

@@ -51,10 +51,6 @@ def _fed(base: Any) -> Any:
         #: The plan gives all ranks equal steps, so none must ask the others in each step whether
         #: they have a batch, too.
         _enable_get_next_as_optional = property(lambda _: False)
-        #: One replica, on a CPU, takes batches as they are: nothing has to be copied to a device,
-        #: which costs a call for each batch, and a tenth of a second for each epoch.
-        _options = property(lambda self: _taken_directly() if self.takes_directly else None)
-        takes_directly: bool
 
         @property
         def cardinality(self) -> int:
@@ -112,16 +108,6 @@ def _fed(base: Any) -> Any:
     return FedDataset
 
 
-@functools.cache
-def _taken_directly() -> Any:
-    import tensorflow as tf
-
-    return tf.distribute.InputOptions(
-        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
-        experimental_fetch_to_device=False,
-    )
-
-
 def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -> Any:
     """Return the dataset of a source in the form for the strategy's ``fit`` and ``run``.
 
@@ -136,8 +122,6 @@ def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -
     found.__class__ = _fed(base)
     setattr(found, SOURCE, source)
     found.again = again
-    devices = strategy.extended.worker_devices
-    found.takes_directly = len(devices) == 1 and "CPU" in devices[0]
     return found
 
 
