@@ -9,6 +9,7 @@ import pytest
 
 from gridflow import (
     CommunicationOptions,
+    Deadlines,
     Distribution,
     GridflowError,
     LocalLauncher,
@@ -20,7 +21,7 @@ ROWS = {"x": np.random.default_rng(0).normal(size=(64, 4)).astype("float32")}
 ROWS["y"] = ROWS["x"].sum(axis=1)
 
 
-def distributor(implementation="auto", **options):
+def distributor(implementation="auto", deadlines=None, **options):
     communication = CommunicationOptions(implementation, **options)
     return TensorflowDistributor(
         2,
@@ -28,6 +29,7 @@ def distributor(implementation="auto", **options):
         logs="none",
         progress=False,
         distribution=Distribution(communication=communication),
+        deadlines=deadlines,
     )
 
 
@@ -134,3 +136,23 @@ def test_ranks_share_the_cores_of_their_host_unless_the_user_chose(chosen):
     ).run(threads)
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     assert list(job.values) == [share if chosen is None else 0] * 2  # 0: TensorFlow looks there
+
+
+def own_strategy(ctx):
+    import time
+
+    import tensorflow as tf
+
+    if ctx.rank == 0:
+        time.sleep(2)  # the other one announces itself before
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        variable = tf.Variable(float(ctx.rank))
+    total = strategy.reduce("SUM", tf.constant(ctx.rank + 1.0), axis=None)
+    return float(variable.numpy()), float(total)
+
+
+def test_a_strategy_that_the_function_creates_waits_for_no_rank_that_was_faster():
+    patient = Deadlines(run=60)
+    found = distributor(deadlines=patient).run(own_strategy).values
+    assert list(found) == [(0.0, 3.0), (0.0, 3.0)]

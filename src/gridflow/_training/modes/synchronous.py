@@ -66,6 +66,7 @@ class Synchronous(Mode):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
             communication_options=None if given is None else given.to_tensorflow()
         )
+        collectives.keep_server(strategy)
         group = next(steps)
         steps.close()
         if group is not None:

@@ -37,6 +37,21 @@ def install(strategy: Any, group: HostGroup) -> None:
             launcher.__class__ = kind
 
 
+def keep_server(strategy: Any) -> None:
+    """Make the strategies that the user's function creates share the server of this one.
+
+    TensorFlow would set up its collective operations again for each. A peer may have announced
+    itself to this process by then: that would be lost, and both would wait forever.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.MultiWorkerMirroredStrategy
+    """
+    kind: Any = type(strategy.extended)
+    for name in ("_std_server_started", "_enable_check_health"):
+        setattr(kind, name, part(strategy.extended, name))
+
+
 def _launcher(group: HostGroup) -> type:
     import tensorflow as tf
 
