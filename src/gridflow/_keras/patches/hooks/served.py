@@ -36,7 +36,7 @@ def tf_keras_hook(handler: Any) -> Hook:
     """Return the hook for tf_keras's class of epochs."""
 
     def enumerate_epochs(original: Any, self: Any) -> Iterator[tuple[int, Any]]:
-        is_open = self._user_steps is None and _is_served(self._dataset)
+        is_open = self._steps_per_epoch is None and _is_served(self._dataset)
         for epoch in original(self):
             if is_open:
                 self._inferred_steps = None
