@@ -383,7 +383,7 @@ import keras
 try:
     keras.layers.Normalization().adapt(distributed)
 except ValueError as error:
-    assert "layer.adapt() takes ctx.adapt_dataset" in str(error), error
+    assert "For layer.adapt(), use ctx.adapt_dataset" in str(error), error
 else:
     raise AssertionError("adapt")
 for changed, message in (({"batch_size": 9}, "multiple of 2"), ({"tail": "partial"}, "partial")):

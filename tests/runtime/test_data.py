@@ -304,7 +304,7 @@ def test_a_column_that_doesnt_exist_is_named_with_those_that_do():
     distributor = TensorflowDistributor(1, launcher=LocalLauncher(), logs="none", progress=False)
     with pytest.raises(errors.DataError, match="Did you mean 'x'"):
         distributor.run(collect, batch_size=1, features="xx", data={"train": np.ones(4)})
-    with pytest.raises(errors.DataError, match="no dataset 'tra'.*Did you mean 'train'"):
+    with pytest.raises(errors.DataError, match="unknown dataset 'tra'.*Did you mean 'train'"):
         distributor.run(collect, ("tra",), batch_size=1, features="x", data={"train": np.ones(4)})
 
 

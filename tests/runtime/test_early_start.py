@@ -249,7 +249,7 @@ def test_a_loop_of_ones_own_ends_by_itself_and_what_cannot_be_is_refused():
         assert "steps_per_epoch=3 is for data of known length" in said[0]
         assert "steps_per_execution=4 runs several steps at once" in said[1]
         assert "is for Keras 3" in said[2]
-        assert "there is no dataset 'trian'; there is 'train', 'test'. Did you mean" in said[3]
+        assert "unknown dataset 'trian'; there is 'train', 'test'. Did you mean" in said[3]
     assert result.ledger.check() == []
 
 
