@@ -6,7 +6,6 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from gridflow._feed.dataset.source import is_mirrored
 from gridflow._spec.data_service import (
     COMPRESSIONS,
     DATA_SERVICE,
@@ -38,6 +37,7 @@ def distributed(
     """Return what the data workers make of a dataset; see `TrainingContext.data_service`."""
     boolean("shared", shared)
     service = reachable(dataset, sharding, job_name, compression, runtime.spec.start_timeout)
+    from gridflow._feed.dataset.source import is_mirrored
     from gridflow._keras import data_service
 
     _say_what_isnt_exact(runtime, sharding, shared=shared)
