@@ -24,7 +24,7 @@ def keras3_hook(epochs: Any) -> Hook:
     """Return the hook for Keras 3's class of epochs."""
 
     def enumerate_iterator(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
-        if not self.steps_per_epoch and _is_served(self._distributed_dataset):
+        if not self.steps_per_epoch and _is_served(getattr(self, "_distributed_dataset", None)):
             self._num_batches = None
             self._interrupted_warning = lambda: None
         return original(self)  # type: ignore[no-any-return]
