@@ -109,10 +109,11 @@ def _array(reader: ChunkReader, tensor: Tensor, window: Window) -> Any:
         return _lists(reader, tensor, window)
     if tensor.is_text:
         return _text(reader, tensor, window)
-    if window.positions is None or _is_wide(reader, tensor):
-        return _numbers(reader, tensor, window)
-    shuffled = ShuffledNumbers(reader, tensor, window)
-    return shuffled if shuffled.at_once < window.rows else shuffled[: window.rows]
+    if window.positions is not None:
+        shuffled = ShuffledNumbers(reader, tensor, window)
+        if shuffled.at_once < window.rows and not _is_wide(reader, tensor):
+            return shuffled
+    return _numbers(reader, tensor, window)
 
 
 def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
@@ -144,18 +145,18 @@ def _numbers(reader: ChunkReader, tensor: Tensor, window: Window) -> np.ndarray:
     out = aligned_empty((window.rows, *tensor.row_shape), tensor.numpy_dtype)
     is_wide = _is_wide(reader, tensor)
     for piece in window.pieces:
-        count = piece.stop - piece.start
-        to: slice | np.ndarray = slice(piece.at, piece.at + count)
+        to: slice | np.ndarray = slice(piece.at, piece.at + piece.stop - piece.start)
         rows: slice | np.ndarray = slice(piece.start, piece.stop)
-        if not is_wide:
-            _copy(reader, tensor, piece.chunk, rows, out, to)
-            continue
-        matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
         if window.positions is not None:
             to = window.positions[to]
-            if (wanted := to >= 0).sum() < count:
-                to, matrix = to[wanted], matrix[wanted]
-        out.reshape(window.rows, -1)[to] = matrix
+            if (wanted := to >= 0).sum() < len(to):
+                to, rows = to[wanted], np.flatnonzero(wanted) + piece.start
+        if is_wide:
+            matrix = reader.matrix(piece.chunk, tensor.columns, piece.start, piece.stop)
+            chosen = matrix if isinstance(rows, slice) else matrix[rows - piece.start]
+            out.reshape(window.rows, -1)[to] = chosen
+        else:
+            _copy(reader, tensor, piece.chunk, rows, out, to)
     return out
 
 
@@ -199,22 +200,21 @@ class ShuffledNumbers:
     """
 
     def __init__(self, reader: ChunkReader, tensor: Tensor, window: Window) -> None:
-        self._reader, self._tensor, self._pieces = reader, tensor, window.pieces
-        self._starts = np.array([piece.at for piece in window.pieces])
-        assert window.sources is not None
-        self._sources = window.sources
+        self._reader, self._tensor, self._window = reader, tensor, window
         row_bytes = math.prod(tensor.row_shape) * tensor.numpy_dtype.itemsize
         self.at_once = max(1, _ORDERED_BYTES // max(1, row_bytes))
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         """Return some rows."""
-        sources = self._sources[rows]
+        assert self._window.sources is not None
+        sources = self._window.sources[rows]
         order = np.argsort(sources)  # they are read in the order in which they lie
         ordered = sources[order]
-        bounds = [*np.searchsorted(ordered, self._starts), len(ordered)]
+        pieces = self._window.pieces
+        bounds = [*np.searchsorted(ordered, [piece.at for piece in pieces]), len(ordered)]
         out = aligned_empty((len(sources), *self._tensor.row_shape), self._tensor.numpy_dtype)
         for number in np.flatnonzero(np.diff(bounds)):
-            piece, some = self._pieces[number], slice(bounds[number], bounds[number + 1])
+            piece, some = pieces[number], slice(bounds[number], bounds[number + 1])
             from_rows = ordered[some] - piece.at + piece.start
             _copy(self._reader, self._tensor, piece.chunk, from_rows, out, order[some])
         return out
