@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
 import sys
-import textwrap
 import tomllib
 import types
 from pathlib import Path
@@ -18,6 +15,7 @@ from ranks import run_job
 
 from gridflow import LaunchOptions
 from gridflow.errors import EnvironmentMismatch
+from suite.new_process import in_new_process
 
 ROWS, BATCH = 64, 16
 GROUP = "multi_worker_mirrored"
@@ -25,19 +23,6 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(ROWS, 4)).astype("float32")
 Y = (X @ np.arange(4, dtype="float32"))[:, None]
 DATA = {"rows": {"x": X, "y": Y}, "classes": {"x": X, "y": (Y > 0).astype("int32")}}
-
-
-def in_new_process(source: str, backend: str = "tensorflow") -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "KERAS_BACKEND": backend},
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout.strip()
 
 
 def skip_without(package):

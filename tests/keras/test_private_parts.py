@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.private_parts import MissingPart
 from gridflow.errors import MissingDependency
-
-
-def in_new_process(source, backend="tensorflow"):
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "KERAS_BACKEND": backend},
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stdout.strip()
+from suite.new_process import in_new_process
 
 
 @pytest.mark.slow
