@@ -168,7 +168,7 @@ class SegmentWriter:
         return True
 
     def delete_first(self) -> WrittenSegment:
-        """Delete the first segment that is there, and return it; who has mapped it keeps it."""
+        """Delete the oldest segment and return it; processes that have mapped it keep its data."""
         first = self.segments.popleft()
         path = files.path_of(self.folder, first.number)
         for each in (path, path.with_suffix(files.PART)):

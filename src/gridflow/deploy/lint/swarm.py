@@ -89,6 +89,6 @@ def _named(report: LintReport, path: str, key: Any, value: dict[str, Any]) -> No
     if len(name) > _MOST_OF_NAME or not _NAME.match(name):
         report.add(
             path,
-            f"{name!r} is no name of a secret or config: letters, digits, '-', '_' and '.', at "
-            f"most {_MOST_OF_NAME} characters.",
+            f"invalid name of a secret or config: {name!r}. Use letters, digits, '-', '_' and '.', "
+            f"at most {_MOST_OF_NAME} characters.",
         )
