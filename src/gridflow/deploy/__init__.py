@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.services import (
         TensorBoardSection as TensorBoard,
     )
-    from gridflow.deploy.registry import TARGETS, get_target
     from gridflow.deploy.rendering import Explanation, Rendering, explain, render
-    from gridflow.deploy.target import Document, Target
+    from gridflow.deploy.targets.base import Document, Target
+    from gridflow.deploy.targets.registry import TARGETS, get_target
     from gridflow.deploy.validation import Validation, validate
 
 _HOMES: Final = {
     "Batching": "description.services",
     "Credentials": "description.parts",
-    "Document": "target",
+    "Document": "targets.base",
     "Explanation": "rendering",
     "Gang": "description.parts",
     "GcsCredentials": "description.parts",
@@ -80,14 +80,14 @@ _HOMES: Final = {
     "Secrets": "description.parts",
     "Serve": "description.services",
     "Spark": "description.services",
-    "TARGETS": "registry",
-    "Target": "target",
+    "TARGETS": "targets.registry",
+    "Target": "targets.base",
     "TensorBoard": "description.services:TensorBoardSection",
     "Toleration": "description.parts",
     "Validation": "validation",
     "Volume": "description.parts",
     "explain": "rendering",
-    "get_target": "registry",
+    "get_target": "targets.registry",
     "load_job": "description.loading",
     "parse_job": "description.loading",
     "render": "rendering",

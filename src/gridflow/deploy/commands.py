@@ -17,9 +17,9 @@ from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import Node, assign, plain_value
 from gridflow.deploy.inside.terminal import paint
-from gridflow.deploy.registry import TARGETS, get_target
 from gridflow.deploy.rendering import Rendering, explain, render
-from gridflow.deploy.target import write_all
+from gridflow.deploy.targets.base import write_all
+from gridflow.deploy.targets.registry import TARGETS, get_target
 from gridflow.deploy.validation import validate
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from gridflow._spec.strategies import COMMAND
 from gridflow._spec.tasks import Role
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.pods import s3_settings
-from gridflow.deploy.registry import get_target
 from gridflow.deploy.rendering import inexpressible
+from gridflow.deploy.targets.registry import get_target
 
 if TYPE_CHECKING:
     from gridflow._coordinator.policies import RestartPolicy

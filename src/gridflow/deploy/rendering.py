@@ -10,8 +10,8 @@ from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_yaml
 from gridflow.deploy.lint import lint
-from gridflow.deploy.registry import TARGETS, get_target
-from gridflow.deploy.target import Document, Target, override
+from gridflow.deploy.targets.base import Document, Target, override
+from gridflow.deploy.targets.registry import TARGETS, get_target
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridflow.deploy.target import Form
+    from gridflow.deploy.targets.base import Form
 
 #: Names the folder where no option does.
 VARIABLE: Final = "GRIDFLOW_SCHEMAS"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.tree import Node, parse, plain_value
 from gridflow.deploy.lint import findings, title
-from gridflow.deploy.registry import get_target
 from gridflow.deploy.schemas import VARIABLE, folder, schema_problems
+from gridflow.deploy.targets.registry import get_target
 
 if TYPE_CHECKING:
     from pathlib import Path

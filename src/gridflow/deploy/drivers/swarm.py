@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from gridflow._spec.exits import Exit
 from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool, verdict
 from gridflow.deploy.drivers.streams import LogStream
-from gridflow.deploy.target import write_all
+from gridflow.deploy.targets.base import write_all
 from gridflow.deploy.targets.swarm import STACK
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError

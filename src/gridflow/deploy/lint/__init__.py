@@ -13,7 +13,7 @@ from gridflow.deploy.lint.swarm import check_stack
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from gridflow.deploy.target import Form
+    from gridflow.deploy.targets.base import Form
 
 __all__ = ["Finding", "findings", "lint", "title"]
 

@@ -1,3 +1,3 @@
-"""Every target, each in a module of its own."""
+"""The targets, a module each, with their common parts (`base`) and names (`registry`)."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
-from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.compose import (
     ONE_HOST_CANNOT,
     amount,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.pods import began_env, field_env, metadata, task_pod
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
 from gridflow.deploy.targets.sidecars import (
     SIDES,

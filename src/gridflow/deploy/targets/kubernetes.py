@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import began_env, field_env, metadata, service, task_pod
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.sidecars import (
     SIDES,
     join_group,

@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.pods import s3_settings
-from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, required
 from gridflow.deploy.targets.docker import AS_STATUS
 from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.services import Marathon
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
-from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,

@@ -16,7 +16,7 @@ from gridflow.deploy.pods import (
     resources,
     volumes,
 )
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:

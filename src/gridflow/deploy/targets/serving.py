@@ -20,7 +20,7 @@ from gridflow.deploy.pods import (
     service,
     volumes,
 )
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job

@@ -19,7 +19,7 @@ from gridflow.deploy.pods import (
     service,
     volumes,
 )
-from gridflow.deploy.target import Document, object_document
+from gridflow.deploy.targets.base import Document, object_document
 from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from gridflow.deploy.pods import (
     pod_security,
     volumes,
 )
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:

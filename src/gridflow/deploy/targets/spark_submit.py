@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.pods import GCS_DIRECTORY, GPU_PRODUCT, s3_settings
-from gridflow.deploy.target import Document, Target
+from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.spark import (
     APPLICATION,
     application_args,

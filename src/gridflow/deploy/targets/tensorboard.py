@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description.services import BUCKETS
 from gridflow.deploy.pods import metadata
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:

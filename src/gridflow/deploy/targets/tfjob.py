@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.deploy.pods import began_env, env_list, metadata, task_pod
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.sidecars import SIDES, kueue_labels, scheduler, tensorboard
 from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
 

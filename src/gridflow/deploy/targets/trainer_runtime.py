@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._spec.tf_config import DEFAULT_PORT
 from gridflow.deploy.description.parts import Credentials, Secrets
 from gridflow.deploy.pods import env_list, metadata, task_pod
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.jobset import JOBSET_ENV, inner_job, set_policies
 from gridflow.deploy.targets.trainjob import NO_TIME_TO_LIVE, NODE, STEP
 from gridflow.deploy.task_start import kubernetes_text, start_words

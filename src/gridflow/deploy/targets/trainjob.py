@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.pods import began_env, metadata, task_pod
-from gridflow.deploy.target import Document, Target, object_document
+from gridflow.deploy.targets.base import Document, Target, object_document
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
 from gridflow.deploy.targets.sidecars import (
     SIDES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
-    from gridflow.deploy.target import Target
+    from gridflow.deploy.targets.base import Target
 
 _PLACES: Final = {
     "local": "local:TARGET",
