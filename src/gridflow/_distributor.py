@@ -22,7 +22,7 @@ from gridflow._spec.arguments import (
     service_of,
 )
 from gridflow._spec.gpus import GpuOptions, describe
-from gridflow._spec.job import HostOptions, JobSpec, TrainingOptions
+from gridflow._spec.job import JobSpec
 from gridflow._spec.network import Network
 from gridflow._spec.option_checks import (
     LOG_CHOICES,
@@ -37,10 +37,12 @@ from gridflow._spec.option_checks import (
 from gridflow._spec.option_groups import (
     Deadlines,
     Distribution,
+    HostOptions,
     LaunchOptions,
     Programs,
     Spool,
     TensorBoard,
+    TrainingOptions,
 )
 from gridflow._spec.tasks import Role, default_strategy, gpus_of, make_tasks
 

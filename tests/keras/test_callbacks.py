@@ -13,7 +13,7 @@ from ranks import run_job
 
 from gridflow._keras import callbacks
 from gridflow._keras.neutral import NeutralCallback
-from gridflow._spec.job import TrainingOptions
+from gridflow._spec.option_groups import TrainingOptions
 from gridflow.errors import GridflowError
 
 ROWS, BATCH, EPOCHS = 64, 8, 2

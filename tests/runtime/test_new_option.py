@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 NEW = """
 from dataclasses import dataclass
 
-from gridflow._spec.job import TrainingOptions
-from gridflow._spec.option_groups import Deadlines, Distribution
+from gridflow._spec.option_groups import Deadlines, Distribution, TrainingOptions
 
 
 @dataclass(frozen=True, kw_only=True)

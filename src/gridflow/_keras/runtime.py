@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridflow._keras.resume.writer import Writer
     from gridflow._keras.stopping import Stopping
     from gridflow._keras.together import Together
-    from gridflow._spec.job import TrainingOptions
+    from gridflow._spec.option_groups import TrainingOptions
     from gridflow._spec.place import Place
 
 #: The activity of a model, as reported to the driver.

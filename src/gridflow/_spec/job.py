@@ -1,79 +1,24 @@
 """One job's settings: created once in the driver, and sent whole to all who need them.
 
-A new option is a field of its group, here or in `gridflow._spec.option_groups`, and a line where it
-is used: groups arrive whole in agents and training processes.
+A new option is a field of its group in `gridflow._spec.option_groups`, and a line where it is used:
+groups arrive whole in agents and training processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gridflow._spec.gpus import GpuNeed, GpuOptions
 from gridflow._spec.option_checks import START_TIMEOUT
-from gridflow._spec.option_groups import (
-    Deadlines,
-    Distribution,
-    LaunchOptions,
-    Programs,
-    Spool,
-    TensorBoard,
-)
+from gridflow._spec.option_groups import Deadlines, HostOptions, TrainingOptions
 from gridflow._spec.roles import TRAINING_ROLES
 from gridflow._spec.tasks import Part, Role, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gridflow._feed.normalize import FeedOptions
     from gridflow._spec.cluster import Task
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How the training processes train.
-
-    Attributes
-    ----------
-    strategy : str
-    backend : str
-        Keras 3's backend.
-    seed : int or None
-    checkpoint_every : int or None
-        In steps; None: at each epoch's end.
-    tensorboard : TensorBoard
-    distribution : Distribution
-    programs : Programs
-    """
-
-    strategy: str
-    backend: str = "tensorflow"
-    seed: int | None = None
-    checkpoint_every: int | None = None
-    tensorboard: TensorBoard = field(default_factory=partial(TensorBoard, serve=False))
-    distribution: Distribution = field(default_factory=Distribution)
-    programs: Programs = field(default_factory=Programs)
-
-
-@dataclass(frozen=True)
-class HostOptions:
-    """The settings of the hosts of training processes.
-
-    Attributes
-    ----------
-    environment : mapping of str to str
-        Environment variables of the training process.
-    spool : Spool
-    launch : LaunchOptions
-    default_folder : str
-        See `gridflow._launch.base.Placement`; known once the job is placed.
-    """
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    spool: Spool = field(default_factory=Spool)
-    launch: LaunchOptions = field(default_factory=LaunchOptions)
-    default_folder: str = ""
 
 
 @dataclass(frozen=True)

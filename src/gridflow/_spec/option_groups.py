@@ -1,13 +1,15 @@
 """The groups of options of `gridflow.TensorflowDistributor`. They are checked when created.
 
 Each is created once, in the driver, and sent whole to where it is read. So a new option is a field
-here and a line where it is used. More groups are in `gridflow._spec.network`,
-`gridflow._spec.gpus` and `gridflow._coordinator.policies`.
+here and a line where it is used. `TrainingOptions` and `HostOptions` hold what the distributor
+takes as keywords. More groups are in `gridflow._spec.network`, `gridflow._spec.gpus` and
+`gridflow._coordinator.policies`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.communication import CommunicationOptions
@@ -16,6 +18,7 @@ from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartition
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gridflow._spec.partitioners import Partitioner
@@ -242,6 +245,52 @@ class TensorBoard:
         raise InvalidArgument(
             f"tensorboard= must be True, False or a TensorBoard(…); got {given!r}."
         )
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the training processes train.
+
+    Attributes
+    ----------
+    strategy : str
+    backend : str
+        Keras 3's backend.
+    seed : int or None
+    checkpoint_every : int or None
+        In steps; None: at each epoch's end.
+    tensorboard : TensorBoard
+    distribution : Distribution
+    programs : Programs
+    """
+
+    strategy: str
+    backend: str = "tensorflow"
+    seed: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: TensorBoard = field(default_factory=partial(TensorBoard, serve=False))
+    distribution: Distribution = field(default_factory=Distribution)
+    programs: Programs = field(default_factory=Programs)
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """The settings of the hosts of training processes.
+
+    Attributes
+    ----------
+    environment : mapping of str to str
+        Environment variables of the training process.
+    spool : Spool
+    launch : LaunchOptions
+    default_folder : str
+        See `gridflow._launch.base.Placement`; known once the job is placed.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    spool: Spool = field(default_factory=Spool)
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
+    default_folder: str = ""
 
 
 def _check_type(name: str, value: Any, *allowed: type) -> None:

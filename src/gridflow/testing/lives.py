@@ -10,7 +10,7 @@ from gridflow._keras.resume.pause import Pause
 from gridflow._keras.resume.writer import Writer
 from gridflow._keras.stopping import Stopping
 from gridflow._keras.together import Together
-from gridflow._spec.job import TrainingOptions
+from gridflow._spec.option_groups import TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
