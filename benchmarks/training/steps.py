@@ -1,9 +1,10 @@
 """Milliseconds of a step of training: two workers beside PyTorch DDP, and beside one process.
 
 ``python benchmarks/training/steps.py [REPETITIONS] [PART OF A CASE'S NAME]``. All train the same
-model on the same rows, one after the other: gridflow with Keras 3 on TensorFlow, PyTorch's
-DistributedDataParallel over gloo, tf_keras with MultiWorkerMirroredStrategy started by hand, and
-plain Keras in one process, with the batches of both workers as one. The ratios are of medians.
+model on the same rows, one after the other: gridflow with Keras 3 on TensorFlow, torch and JAX,
+PyTorch's DistributedDataParallel over gloo, tf_keras with MultiWorkerMirroredStrategy started by
+hand, and plain Keras in one process, with the batches of both workers as one. The ratios are of
+medians.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from gridflow import LocalLauncher, TensorflowDistributor
 
 PEERS = Path(__file__).with_name("peers.py")
 NAMES = {
-    "gridflow": "gridflow, two workers",
+    "tensorflow": "gridflow, two workers",
+    "torch": "gridflow, torch backend",
+    "jax": "gridflow, JAX backend",
     "ddp": "PyTorch DDP, two processes",
     "by_hand": "tf_keras by hand, two processes",
     "alone": "Keras, one process",
 }
+BACKENDS = ("tensorflow", "torch", "jax")
 
 
 def train(ctx, case):
@@ -40,11 +44,12 @@ def train(ctx, case):
     return timed(lambda: model.fit(data, epochs=1, verbose=0), case)
 
 
-def by_gridflow(case):
-    """Return the milliseconds of gridflow's steps."""
+def by_gridflow(case, backend):
+    """Return the milliseconds of gridflow's steps with one of Keras's backends."""
     x, y = rows(case, WORKERS)
     distributor = TensorflowDistributor(
         WORKERS,
+        backend=backend,
         launcher=LocalLauncher(),
         logs="none",
         progress=False,
@@ -82,11 +87,11 @@ def main():
         found = {who: [] for who in NAMES}
         for _ in range(repetitions):
             for who in NAMES:
-                found[who] += by_gridflow(case) if who == "gridflow" else by_peer(who, case)
+                found[who] += by_gridflow(case, who) if who in BACKENDS else by_peer(who, case)
         medians = {who: statistics.median(each) for who, each in found.items()}
-        print(f"{case}, {CASES[case][0]} rows a worker: ms a step, and gridflow's beside it")
+        print(f"{case}, {CASES[case][0]} rows a worker: ms a step, and its ratio to DDP's")
         for who, each in medians.items():
-            print(f"  {NAMES[who]:34}{each:8.2f}{medians['gridflow'] / each:8.2f}", flush=True)
+            print(f"  {NAMES[who]:34}{each:8.2f}{each / medians['ddp']:8.2f}", flush=True)
 
 
 if __name__ == "__main__":
