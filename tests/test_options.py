@@ -18,6 +18,7 @@ from gridflow import (
     InvalidArgument,
     LaunchOptions,
     LocalLauncher,
+    LocalSteps,
     Network,
     Programs,
     Restarts,
@@ -81,6 +82,7 @@ PUBLIC = [
     "LaunchOptions",
     "Launcher",
     "LocalLauncher",
+    "LocalSteps",
     "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",
@@ -172,7 +174,7 @@ def test_every_field_of_a_group_is_one_that_moved_or_new():
     told = {tuple(re.findall(r"(\w+)\((\w+)=", place)[0]) for place in MOVED.values()}
     kinds = {**GROUPS, "tensorboard": TensorBoard}
     fields = {(k.__name__, each.name) for k in kinds.values() for each in dataclasses.fields(k)}
-    assert fields - told == {("TensorBoard", "serve")}
+    assert fields - told == {("TensorBoard", "serve"), ("Distribution", "local_steps")}
 
 
 def test_what_was_never_an_option_is_refused_as_python_does_it():
@@ -222,6 +224,16 @@ def test_a_group_of_another_kind_is_refused(name):
             "MinSizePartitioner or FixedShardsPartitioner; got int",
         ),
         (lambda: Distribution(communication="ring"), "CommunicationOptions; got str"),
+        (lambda: Distribution(local_steps=8), "LocalSteps; got int"),
+        (lambda: LocalSteps(sync_every=0), r"\(sync_every=\) must be a whole number"),
+        (
+            lambda: LocalSteps(sync_every=8, outer_learning_rate=0),
+            r"\(outer_learning_rate=\) must be a number, more than 0; got 0",
+        ),
+        (
+            lambda: LocalSteps(sync_every=8, outer_momentum=1.0),
+            r"\(outer_momentum=\) must be a number, at least 0 and less than 1; got 1.0",
+        ),
         (lambda: TensorBoard(serve="s3://logs"), r"\(serve=\) must be True or False"),
         (
             lambda: TensorflowDistributor(tensorboard=1),

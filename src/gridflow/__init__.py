@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gridflow._launch.spark.launcher import SparkLauncher
     from gridflow._launch.spark.materializing import materialize
     from gridflow._result import Result
-    from gridflow._spec.communication import CommunicationOptions
+    from gridflow._spec.communication import CommunicationOptions, LocalSteps
     from gridflow._spec.exits import exit_code, exit_codes
     from gridflow._spec.gpus import GpuOptions
     from gridflow._spec.network import Network
@@ -92,6 +92,7 @@ _HOMES: Final = {
     "JobHandle": "_handle",
     "Keys": "_feed.encodings",
     "LaunchOptions": "_spec.option_groups",
+    "LocalSteps": "_spec.communication",
     "Launcher": "_launch.base",
     "LocalLauncher": "_launch.local",
     "Materialized": "_files.materialized",
@@ -159,6 +160,7 @@ __all__ = [
     "LaunchOptions",
     "Launcher",
     "LocalLauncher",
+    "LocalSteps",
     "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",

@@ -18,6 +18,8 @@ from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import flavour_of, is_tensorflow
 
 _AVERAGING: Final = "_gridflow_averaging"
+#: The attribute of a model whose ranks make steps alone: `hooks.local_steps.Averages`.
+AVERAGES: Final = "_gridflow_averages"
 
 
 def diverging(model: Any) -> list[Any]:
@@ -47,7 +49,7 @@ def diverging(model: Any) -> list[Any]:
 
 
 def synchronise(model: Any) -> int:
-    """Average the moving statistics of a model over all replicas.
+    """Average the moving statistics of a model over all replicas; all of it after local steps.
 
     All ranks must call it. With one replica, or nothing to average, it does nothing.
 
@@ -61,6 +63,9 @@ def synchronise(model: Any) -> int:
     strategy = model.distribute_strategy
     if strategy.num_replicas_in_sync == 1:
         return 0
+    averages = model.__dict__.get(AVERAGES)
+    if averages is not None:
+        averages.average()
     found = diverging(model)
     if not found:
         return 0

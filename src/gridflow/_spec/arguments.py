@@ -127,18 +127,19 @@ def check_distribution(
             "Programs(classic_flags=True) needs strategy='server' or 'command'; got "
             f"strategy={strategy!r}."
         )
-    if distribution.communication is None:
-        return
-    if not backends.of(backend).takes_communication:
-        raise InvalidArgument(
-            "Distribution(communication=) configures TensorFlow's collective operations, but "
-            f"backend={backend!r} has its own. Leave it out."
-        )
-    if not facts.exchanges_gradients:
-        raise InvalidArgument(
-            "Distribution(communication=) needs strategy='multi_worker_mirrored', whose workers "
-            f"exchange gradients; got strategy={strategy!r}."
-        )
+    for name in ("communication", "local_steps"):
+        if getattr(distribution, name) is None:
+            continue
+        if not backends.of(backend).takes_communication:
+            raise InvalidArgument(
+                f"Distribution({name}=) concerns TensorFlow's collective operations, but "
+                f"backend={backend!r} has its own. Leave it out."
+            )
+        if not facts.exchanges_gradients:
+            raise InvalidArgument(
+                f"Distribution({name}=) needs strategy='multi_worker_mirrored', whose workers "
+                f"exchange gradients; got strategy={strategy!r}."
+            )
 
 
 def named_datasets(data: Any) -> dict[str, Any]:

@@ -1,17 +1,21 @@
-"""How the workers of ``multi_worker_mirrored`` exchange gradients. Pure.
+"""How the workers of ``multi_worker_mirrored`` exchange values. Pure.
 
-The names and meanings are those of ``tf.distribute.experimental.CommunicationOptions``, which can't
-be used where the job is described: the driver needs no TensorFlow.
+The names and meanings of `CommunicationOptions` are those of TensorFlow's own, in
+``tf.distribute.experimental``, which can't be used where the job is described: the driver needs no
+TensorFlow.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gridflow._spec.option_checks import choose, whole_number
 from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Implementation = Literal["auto", "gridflow", "ring", "nccl"]
 _IMPLEMENTATIONS: Final = get_args(Implementation)
@@ -74,3 +78,71 @@ class CommunicationOptions:
             timeout_seconds=self.timeout_seconds,
             implementation=experimental.CommunicationImplementation(name),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """Let each worker train on its own for some steps, then average the models.
+
+    Workers exchange nothing in the steps between. This is another algorithm than synchronous
+    training: local SGD [1]_, and with an outer momentum DiLoCo [2]_. See ``docs/gpus.md``.
+
+    Parameters
+    ----------
+    sync_every : int
+        Steps from one average to the next. There is also one at the end of each epoch, and before
+        each checkpoint.
+    outer_learning_rate : float, default 1.0
+        How far the weights go from the last average to the new one. 1: all the way.
+    outer_momentum : float, default 0.0
+        Nesterov momentum of these moves, at least 0 and less than 1. DiLoCo uses 0.9, with an outer
+        learning rate of 0.7 and hundreds of steps between averages.
+
+    Raises
+    ------
+    InvalidArgument
+        A value isn't allowed.
+
+    References
+    ----------
+    .. [1] S. U. Stich, "Local SGD Converges Fast and Communicates Little", 2019,
+       https://arxiv.org/abs/1805.09767
+    .. [2] A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+       2023, https://arxiv.org/abs/2311.08105
+
+    Examples
+    --------
+    >>> from gridflow import Distribution, LocalLauncher, LocalSteps, TensorflowDistributor
+    >>> seldom = Distribution(local_steps=LocalSteps(sync_every=32))
+    >>> distributor = TensorflowDistributor(2, distribution=seldom, launcher=LocalLauncher())
+    """
+
+    sync_every: int
+    outer_learning_rate: float = 1.0
+    outer_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole_number("LocalSteps(sync_every=)", self.sync_every, 1)
+        _check_number("outer_learning_rate", self.outer_learning_rate, "more than 0", _is_rate)
+        _check_number(
+            "outer_momentum", self.outer_momentum, "at least 0 and less than 1", _is_momentum
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the weights become the average itself."""
+        return self.outer_learning_rate == 1 and self.outer_momentum == 0
+
+
+def _is_rate(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+def _is_momentum(value: float) -> bool:
+    return 0 <= value < 1
+
+
+def _check_number(name: str, value: Any, allowed: str, is_allowed: Callable[[float], bool]) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not is_allowed(value):
+        raise InvalidArgument(f"LocalSteps({name}=) must be a number, {allowed}; got {value!r}.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.communication import CommunicationOptions
+from gridflow._spec.communication import CommunicationOptions, LocalSteps
 from gridflow._spec.option_checks import boolean, seconds, size_in_bytes, time_limit, whole_number
 from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.errors import InvalidArgument
@@ -195,6 +195,9 @@ class Distribution:
         How the workers of ``multi_worker_mirrored`` exchange gradients.
     variable_partitioner : MinSizePartitioner or FixedShardsPartitioner, optional
         How ``parameter_server`` spreads large variables over the parameter servers.
+    local_steps : LocalSteps, optional
+        Makes the workers of ``multi_worker_mirrored`` average their models after some steps,
+        instead of exchanging gradients in each.
 
     Raises
     ------
@@ -204,11 +207,13 @@ class Distribution:
 
     communication: CommunicationOptions | None = None
     variable_partitioner: Partitioner | None = None
+    local_steps: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         _check_type("communication", self.communication, CommunicationOptions)
         partitioners = (MinSizePartitioner, FixedShardsPartitioner)
         _check_type("variable_partitioner", self.variable_partitioner, *partitioners)
+        _check_type("local_steps", self.local_steps, LocalSteps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ class Entry:
     Attributes
     ----------
     group : str
-        ``model``, ``optimizer``, ``metrics`` or ``random``.
+        ``model``, ``optimizer``, ``metrics``, ``random``, or ``averages`` (of local steps).
     name : str
         Path or name of the variable, for messages. Variables are matched by group and order,
         because Keras numbers layer names by what the process has created before.

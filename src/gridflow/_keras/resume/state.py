@@ -57,6 +57,8 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
         model.jax_state_sync()
     groups = variables(model, flavour, metrics=metrics)
     shares = statistics.shares(model, groups["metrics"])
+    averages = model.__dict__.get(statistics.AVERAGES)
+    arrays = [] if averages is None else averages.arrays()
     return [
         Entry(
             group,
@@ -65,7 +67,7 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
         )
         for group, found in groups.items()
         for i, variable in enumerate(found)
-    ]
+    ] + [Entry("averages", f"{i}", array) for i, array in enumerate(arrays)]
 
 
 def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[str]) -> None:
@@ -87,6 +89,9 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
         with model.distribute_strategy.scope() if is_tensorflow(model) else nullcontext():
             for entry, variable in zip(entries, found, strict=True):
                 variable.assign(entry.value)
+    averages, arrays = model.__dict__.get(statistics.AVERAGES), checkpoint.group("averages")
+    if averages is not None and arrays:
+        averages.restore([entry.value for entry in arrays])
 
 
 def _read(variable: Any, model: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from gridflow._gpu import devices
 from gridflow._training.groups import base as groups
 from gridflow._training.groups import cpu
 from gridflow._training.modes.base import Mode
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,10 @@ class Synchronous(Mode):
         collectives.keep_server(strategy)
         group = next(steps)
         steps.close()
-        if group is not None:
+        local_steps = process.training.distribution.local_steps
+        if local_steps is not None:
+            _check_devices(strategy, process.num_workers)
+        if group is not None or local_steps is not None:
             collectives.install(strategy, group)
         return strategy
 
@@ -116,6 +119,15 @@ class Synchronous(Mode):
 
     def end(self) -> None:
         """Do nothing: a process leaves TensorFlow's group cleanly when it exits."""
+
+
+def _check_devices(strategy: Any, num_workers: int) -> None:
+    if strategy.num_replicas_in_sync != num_workers:
+        raise InvalidArgument(
+            "Distribution(local_steps=) needs one device for each worker, but "
+            f"{num_workers} workers have {strategy.num_replicas_in_sync}: start a worker for each "
+            "GPU (gpus=1)."
+        )
 
 
 MODE = Synchronous

@@ -7,29 +7,44 @@ own group, as a Python function in the graph.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.patches.private_parts import module, part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
     from gridflow._collectives.host import HostGroup
 
 _LAUNCHER: Final = "tensorflow.python.distribute.cross_device_utils"
+#: Whether what is computed or traced now exchanges nothing. Replicas trace in their own threads.
+_is_alone: bool = False
 
 
-def install(strategy: Any, group: HostGroup) -> None:
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Exchange nothing in a block: compute as if all ranks had this rank's values."""
+    global _is_alone  # noqa: PLW0603 (one for all threads)
+    before, _is_alone = _is_alone, True
+    try:
+        yield
+    finally:
+        _is_alone = before
+
+
+def install(strategy: Any, group: HostGroup | None) -> None:
     """Make a strategy exchange values through gridflow's group.
 
     Parameters
     ----------
     strategy : tf.distribute.MultiWorkerMirroredStrategy
-    group : HostGroup
+    group : HostGroup or None
+        None: values are exchanged by TensorFlow, except those of `alone`.
     """
-    kind = _launcher(group)
+    kind = _launcher(group, strategy.num_replicas_in_sync)
     for name in ("_cross_device_ops", "_host_cross_device_ops"):
         for launcher in part(part(strategy.extended, name), "_launchers"):
             # It keeps the state of TensorFlow's launcher, for values that TensorFlow still
@@ -52,7 +67,7 @@ def keep_server(strategy: Any) -> None:
         setattr(kind, name, part(strategy.extended, name))
 
 
-def _launcher(group: HostGroup) -> type:
+def _launcher(group: HostGroup | None, replicas: int) -> type:
     import tensorflow as tf
 
     base: Any = part(module(_LAUNCHER), "CollectiveReplicaLauncher")
@@ -65,7 +80,9 @@ def _launcher(group: HostGroup) -> type:
         ) -> Any:
             """Return the sum over all ranks."""
             values = tf.convert_to_tensor(input_tensor)
-            if not _is_summed(values.dtype):
+            if _is_alone:
+                return values * tf.cast(replicas, values.dtype)
+            if group is None or not _is_summed(values.dtype):
                 return super().all_reduce(values, control_input, options)
             with self._control_input(control_input):
                 return self._call(group.all_reduce, values, values.shape)
@@ -73,11 +90,14 @@ def _launcher(group: HostGroup) -> type:
         def _all_gather(self, input_tensor: Any, options: Any) -> Any:
             """Return the concatenated values of all ranks, which have the same shape."""
             values = tf.convert_to_tensor(input_tensor)
-            if not _is_summed(values.dtype):
+            if _is_alone:
+                return tf.concat([values] * replicas, axis=0)
+            if group is None or not _is_summed(values.dtype):
                 return super()._all_gather(values, options)
+            members = group
 
             def gather(mine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-                return group.all_gather(mine).reshape(-1, *mine.shape[1:])
+                return members.all_gather(mine).reshape(-1, *mine.shape[1:])
 
             return self._call(gather, values, tf.TensorShape([None, *values.shape[1:]]))
 

@@ -14,6 +14,7 @@ from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_ord
 from gridflow._keras.patches.bugs.keras3_steps import with_steps
 from gridflow._keras.patches.hooks import (
     fits,
+    local_steps,
     own_order,
     position,
     returning,
@@ -137,4 +138,5 @@ HOOKS: Final = (
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
     scope.hook(TRAINER),
+    local_steps.hook(),
 )

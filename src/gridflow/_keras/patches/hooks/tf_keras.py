@@ -11,6 +11,7 @@ from tf_keras.src.engine import data_adapter, training
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
 from gridflow._keras.patches.hooks import (
     fits,
+    local_steps,
     own_order,
     returning,
     scope,
@@ -93,4 +94,5 @@ HOOKS: Final = (
     returning.hook(training.Model, "tf_keras"),
     fits.hook(training.Model, callbacks.CallbackList),
     scope.hook(training.Model),
+    local_steps.refusal(training.Model),
 )
