@@ -118,7 +118,9 @@ def test_lossy_warns_on_standard_error_only(printed, job):
     assert printed(*words)[0] == Exit.USAGE
     code, out, err = printed(*words, "--lossy")
     assert code == 0
-    assert "warning: time_to_live: the target compose can't express it" in err
+    assert (
+        "warning: --set time_to_live=1h: time_to_live: the target compose can't express it" in err
+    )
     assert "warning" not in out
 
 

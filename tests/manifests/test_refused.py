@@ -355,6 +355,103 @@ def test_all_problems_are_reported_at_once():
     ]
 
 
+#: One mistake each, and how its line of the error begins.
+LOCATED = {
+    "an unknown key": (
+        "roles:\n  worker:\n    replicsa: 3\n",
+        "job.yaml:6:5: roles.worker.replicsa: unknown key 'replicsa'. Did you mean 'replicas'?",
+    ),
+    "a key of another field": (
+        "roles: {worker: {gpu: 1}}\n",
+        "job.yaml:4:18: roles.worker.gpu: unknown key 'gpu'. It belongs under roles.ROLE.res",
+    ),
+    "a key like none": (
+        "wibble: 1\n",
+        "job.yaml:4:1: wibble: unknown key 'wibble'. The fields are",
+    ),
+    "a wrong type": ("port: many\n", "job.yaml:4:7: port: is a whole number, got 'many'."),
+    "a missing field": ("volumes:\n  - path: /d\n", "job.yaml:5:5: volumes[0].name: is missing."),
+    "no YAML": ("env:\n  A: [b\n", "job.yaml:6:1: is not valid YAML: "),
+    "a tab": ("env:\n\tA: b\n", "job.yaml:5:1: is not valid YAML: found character '\\t'"),
+    "no character": (
+        "env:\n  A: '\x01'\n",
+        "job.yaml:5:7: is not valid YAML: it can't contain the character '\\x01'.",
+    ),
+    "a bad value": ("deadline: 0\n", "job.yaml:4:11: deadline: must be at least 1, got 0."),
+    "two fields that don't agree": (
+        "gang:\n  minimum: 9\n",
+        "job.yaml:5:12: gang.minimum: 9 is more than the job's 1 tasks.",
+    ),
+    "what the target can't express": (
+        "volumes:\n  - name: d\n    path: /d\n    pvc: x\n",
+        "job.yaml:7:10: volumes[0].pvc: the target marathon can't express it: ",
+    ),
+    "what the target would reject": (
+        "overrides: {marathon: {apps: [{id: /flights/worker-0, args: [run]}]}}\n",
+        "group.json: apps[0].cmd: ",
+    ),
+    "an override of nothing": (
+        "overrides:\n  marathn: {}\n",
+        "job.yaml:5:3: overrides.marathn: there is no target 'marathn'. Did you mean 'marathon'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", LOCATED)
+def test_a_mistake_is_located_in_the_file(mistake, tmp_path, capsys):
+    change, line = LOCATED[mistake]
+    _, _, err = render_by_command(BASE + change, "marathon", tmp_path, capsys)
+    (got,) = err.splitlines()
+    place, _, _ = line.partition(" ")
+    file = place if place == "group.json:" else f"{tmp_path}/{place}"
+    assert got.startswith(f"gridflow render: {file} {line.partition(' ')[2]}")
+
+
+def test_what_was_left_out_is_located_too(tmp_path, capsys):
+    path = tmp_path / "job.yaml"
+    path.write_text(BASE + "time_to_live: 1h\n")
+    assert main(["render", "-t", "compose", "--lossy", str(path)]) == 0
+    assert f"warning: {path}:4:15: time_to_live: the target compose" in capsys.readouterr().err
+
+
+def test_mistakes_of_every_kind_are_reported_at_once_in_the_order_of_lines():
+    text = """\
+name: A_B
+comand: [x]
+roles: {worker: {replicsa: 2, resources: {cpu: [2]}}}
+port: 0
+volumes: [{path: /d}]
+deadline: soon
+"""
+    with pytest.raises(JobError) as refused:
+        parse_job(text, assignments=["restart_policy=maybe"])
+    assert [(p.where, p.path) for p in refused.value.problems] == [
+        ("job.yaml:1:7", "name"),
+        ("job.yaml:2:1", "comand"),
+        ("job.yaml:3:18", "roles.worker.replicsa"),
+        ("job.yaml:3:43", "roles.worker.resources.cpu"),
+        ("job.yaml:4:7", "port"),
+        ("job.yaml:5:11", "volumes[0].name"),
+        ("job.yaml:6:11", "deadline"),
+        ("--set restart_policy=maybe", "restart_policy"),
+    ]
+
+
+def test_no_mistake_is_reported_that_only_another_one_makes():
+    """Its volume can't be read, nor its roles: nothing can be said about what needs them."""
+    text = """\
+name: flights
+roles: {worker: {replicas: many}}
+gang: {minimum: 4}
+volumes: [{name: data, path: /data, pvc: [x]}]
+tensorboard: {log_dir: /data/logs}
+serve: {models: [{name: m, path: /data/m}]}
+"""
+    with pytest.raises(JobError) as refused:
+        parse_job(text)
+    assert [p.path for p in refused.value.problems] == ["roles.worker.replicas", "volumes[0].pvc"]
+
+
 def test_an_error_survives_pickling():
     import pickle
 

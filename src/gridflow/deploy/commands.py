@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._files.replacing import replacing
-from gridflow.deploy.description.loading import load_job
+from gridflow.deploy.description.loading import load_with_places
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import Node, assign, plain_value
@@ -24,6 +25,9 @@ from gridflow.deploy.validation import validate
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator
+
+    from gridflow.deploy.description.description import Job
 
 
 def warn(text: str) -> None:
@@ -31,13 +35,25 @@ def warn(text: str) -> None:
     sys.stderr.write(f"{paint('warning:', 'yellow', sys.stderr)} {text}\n")
 
 
-def rendered(arguments: argparse.Namespace) -> Rendering:
-    """Return the documents that the arguments ask for, with warnings printed."""
-    job = load_job(arguments.job, arguments.assignments)
-    rendering = render(job, arguments.target, lossy=arguments.lossy)
+@contextlib.contextmanager
+def described(arguments: argparse.Namespace) -> Iterator[Job]:
+    """Yield the job of the arguments; problems found inside get line and column of its file."""
+    job, places = load_with_places(arguments.job, arguments.assignments)
+    with places.named():
+        yield job
+
+
+def rendered(
+    arguments: argparse.Namespace, change: Callable[[Job], Job] | None = None
+) -> tuple[Job, Rendering]:
+    """Return the job that the arguments name, changed, and its documents; print warnings."""
+    job, places = load_with_places(arguments.job, arguments.assignments)
+    job = change(job) if change else job
+    with places.named():
+        rendering = render(job, arguments.target, lossy=arguments.lossy)
     for problem in rendering.warnings:
-        warn(str(problem))
-    return rendering
+        warn(str(places.located(problem)))
+    return job, rendering
 
 
 def targets(arguments: argparse.Namespace) -> int:
@@ -71,7 +87,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 def render_job(arguments: argparse.Namespace) -> int:
     """Print a target's documents, or write them to a directory."""
-    rendering = rendered(arguments)
+    _, rendering = rendered(arguments)
     if arguments.output is None:
         sys.stdout.write(rendering.text())
         return 0

@@ -89,8 +89,7 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     documents = place.render(job)
     if tree := job.overrides.get(target):
         documents = override(place, documents, tree)
-    trees = [d.content for d in documents if not isinstance(d.content, str)]
-    if found := lint(place.form, trees):
+    if found := lint(place.form, documents):
         raise JobError(found)
     return Rendering(place, tuple(documents), tuple(lost))
 

@@ -9,12 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from gridflow._spec.printable import printable
-from gridflow.deploy.commands import warn
+from gridflow.deploy.commands import described, rendered
 from gridflow.deploy.description.loading import load_job
 from gridflow.deploy.drivers.base import NotThere, say
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.pods import BEGAN
-from gridflow.deploy.rendering import render
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -33,14 +32,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.target in _IN_THIS_PROCESS:
         from gridflow.deploy.drivers.in_process import run_in_process
 
-        job = load_job(arguments.job, arguments.assignments)
-        return run_in_process(
-            job,
-            arguments.target,
-            lossy=arguments.lossy,
-            as_json=arguments.json,
-            folder={"run_id": arguments.run_id, "job_dir": arguments.dir},
-        )
+        with described(arguments) as job:
+            return run_in_process(
+                job,
+                arguments.target,
+                lossy=arguments.lossy,
+                as_json=arguments.json,
+                folder={"run_id": arguments.run_id, "job_dir": arguments.dir},
+            )
     if arguments.run_id is not None or arguments.dir is not None:
         raise InvalidArgument(
             f"--run-id and --dir are for {' and '.join(_IN_THIS_PROCESS)}; the target "
@@ -120,17 +119,15 @@ def begun(job: Job, target: str, now: float) -> Job:
 
 
 def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
-    job: Job = load_job(arguments.job, arguments.assignments)
-    if starts:
-        job = begun(job, arguments.target, time.time())
     if arguments.target in _IN_THIS_PROCESS:
         raise InvalidArgument(
             f"a job of the target {arguments.target} lives in 'gridflow run', which shows its "
             "tasks and output; Ctrl-C ends it."
         )
-    rendering = render(job, arguments.target, lossy=arguments.lossy)
-    for problem in rendering.warnings:
-        warn(str(problem))
+    began = time.time()
+    job, rendering = rendered(
+        arguments, (lambda job: begun(job, arguments.target, began)) if starts else None
+    )
     form = rendering.target.form
     if form == "kubernetes":
         from gridflow.deploy.drivers.kubectl import KubectlDriver

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gridflow.deploy.description.places import Places
 from gridflow.deploy.description.problems import JobError, Problem
-from gridflow.deploy.description.tree import Node, parse, plain_value
+from gridflow.deploy.description.tree import parse, plain_value
 from gridflow.deploy.lint import findings, title
 from gridflow.deploy.schemas import VARIABLE, folder, schema_problems
 from gridflow.deploy.targets.registry import get_target
@@ -66,7 +67,7 @@ def validate(
     if not nodes:
         return Validation(0, (Problem("", "holds no document.", source),))
     documents = [plain_value(node) for node in nodes]
-    places = [_places(node) for node in nodes]
+    places = [Places(node) for node in nodes]
     problems: list[Problem] = []
     notes = []
     for index, document in enumerate(documents):
@@ -90,21 +91,5 @@ def validate(
     return Validation(len(documents), tuple(problems), tuple(notes))
 
 
-def _problem(document: Any, path: str, reason: str, places: dict[str, str]) -> Problem:
-    near = path
-    while near and near not in places:
-        cut = max(near.rfind("."), near.rfind("["))
-        near = near[:cut] if cut > 0 else ""
-    return Problem(f"{title(document)} {path}".strip(), reason, places[near])
-
-
-def _places(node: Node, path: str = "") -> dict[str, str]:
-    """Return where each path of a document stands."""
-    found = {path: node.where}
-    if isinstance(node.value, dict):
-        for key, child in node.value.items():
-            found |= _places(child, f"{path}.{key}" if path else key)
-    elif isinstance(node.value, list):
-        for index, child in enumerate(node.value):
-            found |= _places(child, f"{path}[{index}]")
-    return found
+def _problem(document: Any, path: str, reason: str, places: Places) -> Problem:
+    return Problem(f"{title(document)} {path}".strip(), reason, places.of(path))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import re
 import types
 import typing
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from gridflow.deploy.description import description, parts, rules, services
 from gridflow.deploy.description.description import Job
+from gridflow.deploy.description.places import Places
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.tree import Node, assign, parse, plain_value
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["load_job", "parse_job"]
+
+
+#: A job's fields that are compared with others, about which nothing is known if they can't be read.
+_COMPARED: Final = {
+    "gang": ("roles",),
+    "roles": ("command",),
+    "serve": ("volumes",),
+    "tensorboard": ("volumes",),
+}
 
 
 class _Bad(Exception):
@@ -42,27 +54,44 @@ def load_job(path: str | Path, assignments: Iterable[str] = ()) -> Job:
     JobError
         With every problem, each with its path in the job and its line.
     """
+    return load_with_places(path, assignments)[0]
+
+
+def load_with_places(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Places]:
+    """Read a job from a file, and where its fields stand there; see `load_job`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise JobError([Problem("", f"can't be read: {error}", str(path))]) from error
-    return parse_job(text, source=str(path), assignments=assignments)
+    return _read(text, str(path), assignments)
 
 
 def parse_job(text: str, *, source: str = "job.yaml", assignments: Iterable[str] = ()) -> Job:
     """Read a job from YAML text; see `load_job`."""
+    return _read(text, source, assignments)[0]
+
+
+def _read(text: str, source: str, assignments: Iterable[str]) -> tuple[Job, Places]:
     documents = parse(text, source)
     if len(documents) != 1:
         reason = f"must hold one job in one YAML document, found {len(documents)} documents."
         raise JobError([Problem("", reason, source)])
     for assignment in assignments:
         assign(documents[0], assignment)
-    reader = _Reader(source)
-    try:
-        job: Job = reader.build(Job, documents[0], "")
-    except _Bad:
-        raise JobError(reader.problems) from None
-    return job
+    places = Places(documents[0])
+    reader = _Reader(places)
+    job = None
+    with contextlib.suppress(_Bad):
+        job = reader.build(Job, documents[0], "")
+    if reader.problems:
+        raise JobError(sorted(reader.problems, key=_line_and_column))
+    return typing.cast("Job", job), places
+
+
+def _line_and_column(problem: Problem) -> tuple[float, int]:
+    """Return what sorts problems as they stand in the file; those of ``--set`` come last."""
+    found = re.search(r":(\d+):(\d+)\Z", problem.where)
+    return (int(found[1]), int(found[2])) if found else (math.inf, 0)
 
 
 @cache
@@ -75,17 +104,15 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 class _Reader:
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, places: Places) -> None:
         self.problems: list[Problem] = []
-        self.places: dict[str, str] = {}
+        self.places = places
 
     def refuse(self, path: str, reason: str, where: str) -> typing.NoReturn:
         self.problems.append(Problem(path, reason, where))
         raise _Bad
 
     def build(self, wanted: Any, node: Node, path: str) -> Any:
-        self.places[path] = node.where
         origin = typing.get_origin(wanted)
         if origin in {typing.Union, types.UnionType}:
             if node.null:
@@ -110,14 +137,12 @@ class _Reader:
         hints = _hints(cls)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
-        bad = False
+        bad = set()
         for key, child in node.value.items():
             below = f"{path}.{key}" if path else key
             if key not in fields:
-                snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower()
-                hint = did_you_mean(snake, fields) or f" The fields are {', '.join(fields)}."
-                self.problems.append(Problem(below, f"unknown key {key!r}.{hint}", child.where))
-                bad = True
+                reason = f"unknown key {key!r}.{_nearest(key, fields, path)}"
+                self.problems.append(Problem(below, reason, child.key or child.where))
                 continue
             default = fields[key].default_factory is not dataclasses.MISSING
             if child.null and (default or isinstance(fields[key].default, tuple)):
@@ -125,12 +150,14 @@ class _Reader:
             try:
                 values[key] = self.build(hints[key], child, below)
             except _Bad:
-                bad = True
+                bad.add(key)
         for name, info in fields.items():
             if name not in node.value and _required(info):
                 below = f"{path}.{name}" if path else name
                 self.problems.append(Problem(below, "is missing.", node.where))
-                bad = True
+                bad.add(name)
+        if bad and cls is Job:
+            self._check_rest(values, bad)
         if bad:
             raise _Bad
         return self._make(cls, values, node, path)
@@ -141,16 +168,20 @@ class _Reader:
         except JobError as error:
             for problem in error.problems:
                 moved = problem.below(path) if path else problem
-                place = dataclasses.replace(moved, where=self._place(moved.path))
-                self.problems.append(place)
+                self.problems.append(self.places.located(moved))
         except InvalidArgument as error:
             self.problems.append(Problem(path, str(error), node.where))
         raise _Bad
 
-    def _place(self, path: str) -> str:
-        while path and path not in self.places:
-            path = re.sub(r"(\.[^.\[]*|\[[^\[]*|^[^.\[]*)\Z", "", path)
-        return self.places.get(path, self.source)
+    def _check_rest(self, values: dict[str, Any], bad: set[str]) -> None:
+        """Check the fields of a job that could be read, beside those that couldn't."""
+        try:
+            Job(**{"name": "unreadable", **values})
+        except JobError as error:
+            for problem in error.problems:
+                top = problem.path.partition(".")[0].partition("[")[0]
+                if bad.isdisjoint({top, *_COMPARED.get(top, ())}):
+                    self.problems.append(self.places.located(problem))
 
     def _list(self, wanted: Any, node: Node, path: str) -> tuple[Any, ...]:
         if not isinstance(node.value, list):
@@ -198,6 +229,33 @@ class _Reader:
             return rules.seconds(node.value)
         except InvalidArgument as error:
             self.refuse(path, str(error), node.where)
+
+
+def _nearest(key: str, fields: Iterable[str], path: str) -> str:
+    """Return a hint for an unknown key below a path."""
+    snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).lower()
+    if hint := did_you_mean(snake, fields):
+        return hint
+    elsewhere = [each for each in _paths(Job, "") if each.rpartition(".")[2] == snake]
+    top = path.partition(".")[0].partition("[")[0]
+    closer = [each for each in elsewhere if top and each.startswith(top)] or elsewhere
+    if closer:
+        return f" It belongs under {' or '.join(each.rpartition('.')[0] for each in closer)}."
+    return f" The fields are {', '.join(fields)}."
+
+
+@cache
+def _paths(cls: type, above: str) -> list[str]:
+    """Return the paths of all fields, like ``roles.ROLE.resources.gpu``."""
+    found = []
+    for name, wanted in _hints(cls).items():
+        found.append(f"{above}{name}")
+        for each in (wanted, *typing.get_args(wanted)):
+            if dataclasses.is_dataclass(each):
+                key = {"roles": ".ROLE", "env": ".NAME"}.get(name, "")
+                key = "[]" if typing.get_origin(wanted) is tuple else key
+                found += _paths(typing.cast("type", each), f"{above}{name}{key}.")
+    return found
 
 
 def _required(info: dataclasses.Field[Any]) -> bool:

@@ -24,7 +24,8 @@ class Problem:
     reason : str
         What was given, what is allowed and what to do.
     where : str
-        ``file:line:column``, empty when the description was made in Python.
+        ``file:line:column``; the document's name if a target would reject it; empty when the
+        description was made in Python.
     """
 
     path: str

@@ -30,6 +30,8 @@ class Node:
     value: Any
     where: str = ""
     plain: bool = False
+    #: Where the key stands in whose mapping this is the value.
+    key: str = ""
 
     @property
     def null(self) -> bool:
@@ -61,9 +63,11 @@ def parse(text: str, source: str) -> list[Node]:
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         reason = f"is not valid YAML: {error.problem or error.context}."
         raise JobError([Problem("", reason, where)]) from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise JobError([Problem("", f"is not valid YAML: {reason}", source)]) from error
+    except yaml.reader.ReaderError as error:  # the other one; only characters can be wrong in a str
+        line = text.count("\n", 0, error.position) + 1
+        column = error.position - text.rfind("\n", 0, error.position)
+        reason = f"is not valid YAML: it can't contain the character {chr(error.character)!r}."
+        raise JobError([Problem("", reason, f"{source}:{line}:{column}")]) from error
     except RecursionError as error:
         raise JobError([Problem("", "is nested too deeply.", source)]) from error
     return [_Tree(source).node(node) for node in nodes if node is not None]
@@ -101,6 +105,7 @@ class _Tree:
                 if key.value in entries:
                     raise JobError([Problem("", f"the key {key.value!r} is defined twice.", at)])
                 child = self.node(value)
+                child.key = at
                 child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
                 entries[key.value] = child
             return Node(entries, where)
@@ -186,7 +191,7 @@ def _split(assignment: str) -> tuple[list[str], str, str]:
 
 
 def _stamp(node: Node, source: str) -> None:
-    node.where = source
+    node.where, node.key = source, ""
     children = node.value.values() if isinstance(node.value, dict) else node.value
     if not isinstance(children, str):
         for child in children:

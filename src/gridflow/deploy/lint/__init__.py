@@ -13,16 +13,21 @@ from gridflow.deploy.lint.swarm import check_stack
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from gridflow.deploy.targets.base import Form
+    from gridflow.deploy.targets.base import Document, Form
 
 __all__ = ["Finding", "findings", "lint", "title"]
 
 
-def lint(form: Form, documents: list[Any]) -> list[Problem]:
-    """Return what is wrong with documents, each with the object and path."""
+def lint(form: Form, documents: list[Document]) -> list[Problem]:
+    """Return what is wrong with documents, each with the document, the object and the path."""
+    trees = [d for d in documents if not isinstance(d.content, str)]
     return [
-        Problem(f"{title(documents[f.document])} {f.path}".strip(), f.reason)
-        for f in findings(form, documents)
+        Problem(
+            f"{title(trees[f.document].content)} {f.path}".strip(),
+            f.reason,
+            trees[f.document].name,
+        )
+        for f in findings(form, [d.content for d in trees])
     ]
 
 
