@@ -1,7 +1,8 @@
-"""What scripts and notebooks ask of a Spark session: its executors and parameter servers."""
+"""Helpers for Spark sessions in scripts and notebooks: quiet logs, counts of executors."""
 
 from __future__ import annotations
 
 from gridflow._launch.spark.configured import num_executors, num_param_servers
+from gridflow._launch.spark.quiet import quiet
 
-__all__ = ["num_executors", "num_param_servers"]
+__all__ = ["num_executors", "num_param_servers", "quiet"]

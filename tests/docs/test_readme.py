@@ -13,8 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 @pytest.mark.full  # make test runs it from a wheel, in an environment of its own: test_wheel.py
 def test_the_script_of_the_readme_trains_and_predicts(tmp_path):
-    (script,) = python_blocks("README.md")
-    check_what_the_readme_promises(run_as_a_user(sys.executable, script, tmp_path))
+    check_what_the_readme_promises(sys.executable, tmp_path)
 
 
 def test_the_program_of_the_quick_start_does_what_it_says(tmp_path):

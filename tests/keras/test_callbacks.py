@@ -13,7 +13,7 @@ from ranks import run_job
 
 from gridflow._keras import callbacks
 from gridflow._keras.neutral import NeutralCallback
-from gridflow._spec.option_groups import TrainingOptions
+from gridflow._spec.option_groups import TensorBoard, TrainingOptions
 from gridflow.errors import GridflowError
 
 ROWS, BATCH, EPOCHS = 64, 8, 2
@@ -127,11 +127,21 @@ class Place:
     writer: object = None
 
 
-def test_without_the_tensorboard_package_there_is_a_warning_and_no_callback(monkeypatch, caplog):
+COPIED = dataclasses.replace(PLAIN, tensorboard=TensorBoard(serve=False, copy_to="s3://logs"))
+
+
+@pytest.mark.parametrize(
+    ("training", "asked", "is_told"),
+    [(PLAIN, None, False), (PLAIN, False, False), (PLAIN, True, True), (COPIED, None, True)],
+)
+def test_who_asks_for_event_files_is_told_that_the_package_is_missing(
+    training, asked, is_told, monkeypatch, caplog
+):
     monkeypatch.setattr(callbacks.importlib.util, "find_spec", lambda name: None)
-    built = callbacks.build(Place(), checkpoint=False, progress=False)
+    place = Place(training=training)
+    built = callbacks.build(place, checkpoint=False, tensorboard=asked, progress=False)
     assert [type(each).__name__ for each in built] == ["Statistics", "EpochResults"]
-    assert "gridflow[tensorboard]" in caplog.text
+    assert ("gridflow[tensorboard]" in caplog.text) is is_told
 
 
 def test_tensorboard_is_for_the_chief_only():

@@ -37,7 +37,7 @@ _REPORT_SECONDS: Final = 0.5
 def build(
     runtime: Runtime,
     checkpoint: bool = True,
-    tensorboard: bool = True,
+    tensorboard: bool | None = None,
     progress: bool = True,
 ) -> list[Any]:
     """Return gridflow's callbacks, in the order in which they must run.
@@ -50,21 +50,21 @@ def build(
         The training process.
     checkpoint : bool, default True
         Write checkpoints, and resume from the runtime's checkpoint.
-    tensorboard : bool, default True
-        Write TensorBoard's event files, on the chief.
+    tensorboard : bool, optional
+        Write TensorBoard's event files, on the chief. Default: if the package is installed.
     progress : bool, default True
         Report steps and logs to the driver, and to Kubeflow Trainer if it asks for them.
     """
     callbacks: list[Any] = [Statistics(), EpochResults(runtime)]
     if checkpoint:
         callbacks.append(CheckpointAndResume(runtime))
-    if tensorboard and runtime.is_chief and runtime.tensorboard_dir is not None:
-        if any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorflow")):
+    if tensorboard is not False and runtime.is_chief and runtime.tensorboard_dir is not None:
+        if all(importlib.util.find_spec(name) for name in ("tensorboard", "tensorflow")):
+            callbacks.append(TensorBoardOf(runtime))
+        elif tensorboard or runtime.training.tensorboard.copy_to is not None:
             _log.warning(
                 "can't write event files for TensorBoard: pip install 'gridflow[tensorboard]'"
             )
-        else:
-            callbacks.append(TensorBoardOf(runtime))
     if progress:
         callbacks.append(ProgressReporter(runtime))
         if runtime.is_chief and os.environ.get(kubeflow.URL):

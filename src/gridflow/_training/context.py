@@ -752,7 +752,7 @@ class TrainingContext:
         self,
         *,
         checkpoint: bool = True,
-        tensorboard: bool = True,
+        tensorboard: bool | None = None,
         progress: bool = True,
     ) -> list[Any]:
         """Return Keras callbacks, each of which does its part on the right ranks.
@@ -761,8 +761,9 @@ class TrainingContext:
         ----------
         checkpoint : bool, default True
             Checkpoints for exact resume after a restart (see ``docs/failure.md``).
-        tensorboard : bool, default True
-            Event files, written by the chief and copied to ``result.tensorboard_dir``.
+        tensorboard : bool, optional
+            Event files, written by the chief and copied to ``result.tensorboard_dir``. Default: if
+            the package ``tensorboard`` is installed where the chief runs.
         progress : bool, default True
             Steps and losses for the driver's progress bar.
         """
