@@ -17,8 +17,8 @@ torch: .venv/.torch  ## torch, for the tests of that backend
 	@bash scripts/setup.sh torch
 	@touch $@
 
-demo: examples  ## a Spark cluster, 336,776 flights, a Keras model on two workers
-	@PYTHONPATH=$(CURDIR)/.cache/examples $(PY) examples/flights/demo.py
+demo: setup  ## a Spark cluster, 336,776 flights, a Keras model on two workers
+	@$(PY) -m gridflow.demo --output build/demo
 
 # In a folder of their own: Keras imports them wherever it finds them, which takes each training
 # process a third longer to start.

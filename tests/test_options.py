@@ -141,6 +141,7 @@ def test_the_public_packages_are_these():
         "cli",
         "compat",
         "data",
+        "demo",
         "deploy",
         "errors",
         "ml",

