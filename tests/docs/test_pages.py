@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import xml.etree.ElementTree as ET
 
 import pytest
 from documents import PAGES, ROOT, python_blocks
@@ -126,6 +127,26 @@ def test_every_dependency_has_its_reason():
         assert f"`{name}`" in text, f"docs/dependencies.md says nothing of {name}"
     for extra in project["project"]["optional-dependencies"]:
         assert f"| `{extra}` |" in text, f"docs/dependencies.md says nothing of the extra {extra}"
+
+
+def test_the_badges_are_true():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = " ".join(each for extra in project["optional-dependencies"].values() for each in extra)
+    pythons = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    (spark,) = set(re.findall(r"pyspark>=(\d+)\.0", extras))
+    (tensorflow,) = set(re.findall(r"tensorflow(?:-cpu)?>=([\d.]+),", extras))
+    (keras,) = set(re.findall(r"(?<!-)keras>=([\d.]+),", extras))
+    expected = (
+        f"Python {pythons[0]} to {pythons[-1]}, Spark {spark}, TensorFlow {tensorflow}, "
+        f"Keras {keras}, license {project['license']}"
+    )
+    picture = ET.parse(ROOT / "docs" / "badges.svg").getroot()
+    title, *texts = ("".join(each.itertext()) for each in picture if each.text)
+    assert title == expected
+    assert ", ".join(map(" ".join, zip(texts[::2], texts[1::2], strict=True))) == expected
+    assert f"![{expected.replace('license ', '')}](docs/badges.svg)" in (
+        (ROOT / "README.md").read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize("name", gridflow.__all__)
