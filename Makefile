@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs dist clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -97,6 +97,9 @@ docs: .venv/.docs  ## the documentation as a site in build/site, every link chec
 
 dist: setup  ## wheel, sdist, bill of materials and sums of a release, built twice and tried on each Python
 	$(PY) scripts/dist.py $(OPTIONS)
+
+release: setup  ## commit, tag and dist/ of a version: make release VERSION=0.2.0; OPTIONS=--dry-run shows the notes
+	@$(PY) scripts/release.py $(or $(VERSION),$(error which one? make release VERSION=0.2.0)) $(OPTIONS)
 
 bench: setup  ## gridflow beside what a user would pick instead
 	$(PY) benchmarks/run.py

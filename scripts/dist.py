@@ -54,6 +54,12 @@ def uv(*words, **options):
     return run(found, *words, **options)
 
 
+def release_tool(name, *words, package=None, **options):
+    """Run a tool in the version that ``requirements/release.txt`` names."""
+    pinned = ("--constraints", ROOT / "requirements" / "release.txt", "--from", package or name)
+    return uv("tool", "run", "--quiet", *pinned, name, *words, **options)
+
+
 def version():
     """Return the version, which stands in pyproject.toml; the jar's must be the same."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -103,8 +109,8 @@ def check(sdist, wheel):
     missing = (BESIDE | {"java/pom.xml"}) - held
     if missing:
         raise SystemExit(f"{sdist.name} lacks {', '.join(sorted(missing))}")
-    print(uv("tool", "run", "--quiet", "twine", "check", "--strict", sdist, wheel))
-    print(uv("tool", "run", "--quiet", "check-wheel-contents", wheel))
+    print(release_tool("twine", "check", "--strict", sdist, wheel))
+    print(release_tool("check-wheel-contents", wheel))
 
 
 def try_out(wheel, python, folder):
@@ -126,8 +132,8 @@ def try_out(wheel, python, folder):
 
 def bill_of_materials(interpreter, target):
     """Write what an environment holds, with versions and licences."""
-    words = ["tool", "run", "--quiet", "--from", "cyclonedx-bom", "cyclonedx-py", "environment"]
-    uv(*words, "--output-reproducible", "--output-format", "JSON", "-o", target, interpreter)
+    words = ("environment", "--output-reproducible", "--output-format", "JSON", "-o", target)
+    release_tool("cyclonedx-py", *words, interpreter, package="cyclonedx-bom")
 
 
 def provenance(commit, epoch):
