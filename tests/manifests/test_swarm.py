@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 from environments import processes, stack_text
 from jobs import ROOT, flights, full, matrix
 from standin import serving
@@ -29,10 +30,13 @@ from gridflow.deploy import (
     Secrets,
     Serve,
     TensorBoard,
+    Validation,
     Volume,
     load_job,
     parse_job,
     render,
+    schemas,
+    validate,
 )
 from gridflow.deploy.drivers import swarm
 from gridflow.deploy.inside.identity import identify
@@ -101,6 +105,42 @@ def test_docker_itself_takes_every_stack(tmp_path):
         words = ["docker", "stack", "config", f"--compose-file={folder}/stack.yaml"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not has_docker("config"), reason="no docker with 'stack config' is installed")
+@pytest.mark.parametrize(
+    ("path", "value", "where"),
+    [
+        ("deploy.resources.limits.cpus", 1, "deploy.resources.limits.cpus"),
+        ("deploy.resources.reservations.devices", [], "deploy.resources.reservations"),
+        ("deploy.restart_policy.max_attempts", "3", "deploy.restart_policy.max_attempts"),
+        ("deploy.restart_policy.window", "soon", "deploy.restart_policy.window"),
+        ("deploy.update_config.order", "sideways", "deploy.update_config.order"),
+        ("environment.A", True, "environment.A"),
+        ("healthcheck.disabled", True, "healthcheck"),
+        ("volumes", [{"source": "a", "target": "/a"}], "volumes[0]"),
+        ("user", 1000, "user"),
+    ],
+)
+def test_validate_finds_what_dockers_own_schema_refuses(path, value, where, monkeypatch):
+    monkeypatch.delenv("GRIDFLOW_SCHEMAS", raising=False)
+    whole = stack()
+    assert validate("swarm", yaml.safe_dump(whole)) == Validation(1, ())
+    *steps, last = path.split(".")
+    place = whole["services"]["worker"]
+    for step in steps:
+        place = place.setdefault(step, {})
+    place[last] = value
+    (problem,) = validate("swarm", yaml.safe_dump(whole)).problems
+    assert problem.path.split(" ")[-1] == f"services.worker.{where}"
+    assert problem.where
+
+
+def test_without_docker_and_schema_validate_says_that_only_rules_were_checked(monkeypatch):
+    monkeypatch.delenv("GRIDFLOW_SCHEMAS", raising=False)
+    monkeypatch.setattr(schemas, "_has_stack_config", lambda: False)
+    (note,) = validate("swarm", yaml.safe_dump(stack())).notes
+    assert "only the lint looked at it" in note
 
 
 def test_the_pages_overrides_fit(tmp_path):

@@ -2,17 +2,23 @@
 
 The folder holds ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and
 ``compose-spec.json``, ``docker-stack.json`` (docker/cli, config_schema_v3.13.json) and
-``marathon_v2_group.json`` for those three.
+``marathon_v2_group.json`` for those three. The ``docker`` command has that of stacks in itself, and
+is asked where the folder hasn't.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from gridflow.deploy.emit import to_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +49,7 @@ def schema_problems(
     """
     validator = _validator(form, document, place)
     if validator is None:
-        return None
+        return _problem_of_stack(document) if form == "swarm" and _has_stack_config() else None
     return (
         (_path(error.absolute_path), _reason(error)) for error in validator.iter_errors(document)
     )
@@ -60,6 +66,28 @@ def _validator(form: Form, document: dict[str, Any], place: Path | None) -> Any:
         if file.exists():
             return _from_file(file, custom=True)
     return _core(kind, group, short)
+
+
+@cache
+def _has_stack_config() -> bool:
+    """Return whether there is a ``docker`` command that checks stacks; no engine needs to run."""
+    return shutil.which("docker") is not None and "stack config" in _docker("--help").stdout
+
+
+def _problem_of_stack(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what Docker refuses of a stack; it names one problem at a time."""
+    done = _docker("--compose-file=-", to_yaml([document]))
+    if done.returncode:
+        path, _, reason = done.stderr.strip().partition(" ")
+        if path.partition(".")[0] in document:
+            yield re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path), reason
+        else:
+            yield "", done.stderr.strip()
+
+
+def _docker(option: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    words = [shutil.which("docker") or "docker", "stack", "config", option]
+    return subprocess.run(words, input=text, capture_output=True, text=True, check=False)
 
 
 @cache
