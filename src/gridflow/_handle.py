@@ -215,6 +215,16 @@ class JobHandle(Pushing):
     def __repr__(self) -> str:
         return f"JobHandle({self.job_dir.name}, {self.state})"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: where the job stands now, or how it ended."""
+        from gridflow._coordinator.views import error_view, report_view
+
+        report = self.report
+        shown = report_view(report, self.job_dir.name, list(self._run.log_paths))
+        if self._ended.is_set() and self._error is not None:
+            return shown + error_view(self._error)
+        return shown
+
     def result_in_foreground(self) -> Result:
         """Return the result; Ctrl-C ends the job, a second one without waiting for its tasks."""
         interrupt: KeyboardInterrupt | None = None

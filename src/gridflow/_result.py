@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from gridflow._coordinator import folders
+from gridflow._coordinator.progress import histories, last_history
 from gridflow._files.local import check_own
 from gridflow._spec.cluster import Task
 from gridflow.errors import GridflowError, InvalidArgument
@@ -195,22 +196,12 @@ class Result:
         Those of the last ``fit``, if the function calls it several times; `histories` has all.
         After a restart, also of the driver, the epochs before it are included.
         """
-        found = self.histories
-        return found[-1] if found else {}
+        return last_history(self._outcome.history)
 
     @property
     def histories(self) -> list[dict[str, list[float]]]:
         """The same for each ``fit`` that had ``ctx.callbacks()`` and came to an epoch's end."""
-        fits: dict[int, list[dict[str, float]]] = {}
-        for (fit, _), logs in sorted(self._outcome.history.items()):
-            fits.setdefault(fit, []).append(logs)
-        return [
-            {
-                name: [logs[name] for logs in epochs if name in logs]
-                for name in dict.fromkeys(name for logs in epochs for name in logs)
-            }
-            for epochs in fits.values()
-        ]
+        return histories(self._outcome.history)
 
     def plot(self, fit: int = -1) -> Figure:
         """Draw the learning curve: a panel for the loss and for each metric, by epoch.
@@ -278,17 +269,19 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
+        from gridflow._coordinator.views import attempts_view
         from gridflow._spec import markup
 
         kind = self._outcome.results[0]
         about = {
             "returned": str(kind.get("class", kind["kind"])),
-            "attempts": str(len(self.attempts)),
             "ranks": str(len(self.values)),
+            "attempts": str(len(self.attempts)),
             "job_dir": str(self.job_dir),
         }
         wrong = self.ledger.check()
         about["ledger"] = " ".join(wrong) if wrong else "balanced"
         if self.tensorboard_url:
             about["tensorboard"] = str(self.tensorboard_dir)
-        return markup.facts(about) + (markup.history_table(self.history) if self.history else "")
+        shown = markup.facts(about) + attempts_view(self.attempts)
+        return shown + (markup.history_view(self.history) if self.history else "")

@@ -99,7 +99,7 @@ def tell_of_metric(make):
     """Tell a console of a metric whose name holds what a terminal obeys."""
     console = make(TASKS)
     for step in (1, 2):
-        console.progress(0, Progress(0, step, 4, "train", 8, {"a\x1b[2J\nb\x9b5A\r": 0.5}))
+        console.progress(0, Progress(0, step, 4, "train", 8, {"a\x1b[2J\nb\x9b5A\r<b>": 0.5}))
     console.log(TASKS[0], ["a line"])
     console.close()
 
@@ -173,13 +173,13 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
     class Handle:
         def update(self, data, *, raw):
             assert raw
-            shown.append(data["text/plain"])
+            shown.append(data)
 
     def display(data, *, raw, display_id):
         assert raw
         assert display_id
         assert not shown, "a second place"
-        shown.append(data["text/plain"])
+        shown.append(data)
         return Handle()
 
     monkeypatch.setattr(progress_bar, "_NOTEBOOK_SECONDS", 0)
@@ -191,8 +191,13 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
     printed = capsys.readouterr()
     assert printed.out.splitlines() == expected()
     assert printed.err == ""
-    assert any("epoch 2:  25%|" in text for text in shown)
-    assert shown[-1] == ""
+    assert any("epoch 2:  25%|" in each["text/plain"] for each in shown)
+    assert any("epoch 2:  25% <progress max='4' value='1'" in each["text/html"] for each in shown)
+    assert shown[-1] == {"text/plain": "", "text/html": ""}
+    del shown[:]
+    tell_of_metric(lambda tasks: Console(tasks, tmp_path))
+    assert any("&lt;b&gt;=0.5" in each["text/html"] for each in shown)
+    assert not any("<b>" in each["text/html"] for each in shown)
 
 
 @pytest.mark.parametrize(

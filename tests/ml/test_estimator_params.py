@@ -154,10 +154,11 @@ def test_a_turn_waits_for_other_jobs_as_long_as_its_patience():
 
 
 def test_a_table_shows_numbers_and_escapes_names():
-    shown = markup.history_table({"loss": [1 / 3, 0.25], "<b>": [1e-9]})
+    shown = markup.history_view({"loss": [1 / 3, 0.25], "<b>": [1e-9]})
     assert "<th>&lt;b&gt;</th>" in shown
     assert "0.333333" in shown
     assert "1e-09" in shown
+    assert "<b>" not in shown
     assert "… 60 more …" in markup.table(["a"], [[n] for n in range(100)])
 
 

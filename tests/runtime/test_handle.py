@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -57,6 +58,7 @@ def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
     assert report.tasks["worker:1"].place.step >= 1
     assert report.tasks["worker:1"].logs == {"loss": 0.5}
     assert handle.logs("worker:1") == "worker:1 is here\n"
+    assert re.search(r"training<.*worker:1<.*train<", handle._repr_html_(), re.DOTALL)
     (tmp_path / "go").touch()
     assert handle.result(timeout=60).values == [0, 1]
     assert handle.state == "succeeded"
@@ -114,6 +116,7 @@ def test_what_a_job_fails_with_is_raised_by_whoever_asks():
         with pytest.raises(errors.TrainingFailed, match="ValueError: no"):
             ask()
     assert handle.state == "failed"
+    assert re.search(r">failed<.*TrainingFailed: .*ValueError: no", handle._repr_html_(), re.DOTALL)
 
 
 def run_program(text, folder, timeout):

@@ -22,7 +22,7 @@ from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
-from gridflow._coordinator.progress import DataServiceUse, JobReport, TaskProgress
+from gridflow._coordinator.progress import DataServiceUse, JobReport, TaskProgress, last_history
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
@@ -227,7 +227,7 @@ class JobRun:
 
     def report(self) -> JobReport:
         """Return the job's progress."""
-        known = dict(self._desk.progress)
+        known, history = dict(self._desk.progress), dict(self._desk.history)
         return JobReport(
             state=self.state,
             generation=self._machine.generation,
@@ -241,7 +241,8 @@ class JobRun:
                 for rank, task in enumerate(self.job.spec.tasks)
                 if (report := known.get(rank)) is not None
             },
-            epochs=len(self._desk.history),
+            epochs=len(history),
+            history=last_history(history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
             data_service=self._data_service_uses(),

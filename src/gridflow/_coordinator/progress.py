@@ -79,6 +79,8 @@ class JobReport:
         By task, such as ``worker:0``; only tasks that have reported a step.
     epochs : int
         Number of complete epochs, over all calls of ``fit``.
+    history : dict of str to list of float
+        Losses and metrics of those epochs; of the last ``fit``, if there were several.
     failures : tuple of TaskFailure
         The failures that caused the restarts.
     tensorboard_url : str or None
@@ -90,6 +92,7 @@ class JobReport:
     generation: int
     tasks: Mapping[str, TaskProgress]
     epochs: int
+    history: dict[str, list[float]]
     failures: tuple[TaskFailure, ...]
     tensorboard_url: str | None
     data_service: Mapping[str, DataServiceUse] = field(default_factory=dict)
@@ -98,3 +101,25 @@ class JobReport:
     def preemptions(self) -> int:
         """How many of the failures were executors preempted with notice."""
         return sum(failure.kind == PREEMPTED for failure in self.failures)
+
+
+def histories(
+    epochs: Mapping[tuple[int, int], Mapping[str, float]],
+) -> list[dict[str, list[float]]]:
+    """Return the losses and metrics of each ``fit``, by epoch, from those of (fit, epoch)."""
+    fits: dict[int, list[Mapping[str, float]]] = {}
+    for (fit, _), logs in sorted(epochs.items()):
+        fits.setdefault(fit, []).append(logs)
+    return [
+        {
+            name: [logs[name] for logs in those if name in logs]
+            for name in dict.fromkeys(name for logs in those for name in logs)
+        }
+        for those in fits.values()
+    ]
+
+
+def last_history(epochs: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the last of `histories`; empty if there is none."""
+    found = histories(epochs)
+    return found[-1] if found else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import stat
 import sys
@@ -101,16 +102,11 @@ class ProgressBar:
         self.close_epoch()
         self._epoch, self._began = epoch, time.monotonic()
         self._steps, self._rows = {}, 0
-        options: dict[str, Any] = {"file": self._place, "dynamic_ncols": True}
+        options = {"total": total, "desc": f"epoch {epoch + 1}", "unit": "step", "leave": False}
         if isinstance(self._place, _Cell):
-            options = {
-                "file": self._place,
-                "ncols": _NOTEBOOK_COLUMNS,
-                "ascii": False,
-                "mininterval": _NOTEBOOK_SECONDS,
-            }
-        options |= {"total": total, "desc": f"epoch {epoch + 1}", "unit": "step", "leave": False}
-        self._bar = tqdm(**options)
+            self._bar = _bar_in_cell(self._place, options)
+        else:
+            self._bar = tqdm(**options, file=self._place, dynamic_ncols=True)
 
 
 class _Drawing:
@@ -145,26 +141,60 @@ class _Drawing:
 
 
 class _Cell:
-    """A line in a notebook's output that is updated in place.
+    """An output of a notebook's cell that is updated in place.
 
     A bar in the standard streams would be torn apart: each line of the other stream starts a new
-    output, and tqdm's own widget needs a package that may be missing.
+    output. The widgets of ipywidgets, which `tqdm.notebook` takes, need a package in the kernel and
+    another in the front end, and are empty in a notebook that was stored. So this is plain HTML,
+    with the text beside it for front ends that draw none.
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
         self._display = display
         self._handle: Any = None
 
-    def write(self, text: str) -> None:
-        """Show the line as a terminal would."""
-        shown = {"text/plain": text.strip("\r\n ")}
+    def show(self, text: str, markup: str) -> None:
+        """Show the bar instead of what was shown before."""
+        shown = {"text/plain": text, "text/html": markup}
         if self._handle is None:
             self._handle = self._display(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)
 
+    def write(self, text: str) -> None:
+        """Do nothing: `show` does. tqdm moves the cursor of what it takes for a terminal."""
+
     def flush(self) -> None:
         """Do nothing: it is shown by then."""
+
+
+def _bar_in_cell(cell: _Cell, options: dict[str, Any]) -> tqdm[Any]:
+    """Return a bar that is drawn as HTML."""
+    from tqdm import tqdm
+
+    class CellBar(tqdm):  # type: ignore[misc]
+        """tqdm's, which asks front ends to replace `display`."""
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            """Show the bar, or nothing once it is closed."""
+            del pos
+            if msg is not None:
+                cell.show(msg, html.escape(msg))
+                return
+            facts = {**self.format_dict, "ncols": None, "bar_format": "{l_bar}<bar/>{r_bar}"}
+            left, _, right = self.format_meter(**facts).partition("<bar/>")
+            total = "" if self.total is None else f" max='{self.total}' value='{self.n}'"
+            bar = f"<progress{total} style='width:20em;vertical-align:middle'></progress>"
+            text = html.escape(left.rstrip("|")), bar, html.escape(right.lstrip("| "))
+            cell.show(str(self), f"<pre style='margin:0'>{' '.join(text)}</pre>")
+
+    return CellBar(
+        **options,
+        file=cell,
+        ncols=_NOTEBOOK_COLUMNS,
+        ascii=False,
+        mininterval=_NOTEBOOK_SECONDS,
+    )
 
 
 def _place() -> _Cell | _Drawing | None:

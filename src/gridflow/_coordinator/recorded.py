@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gridflow._coordinator import record
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.phases import Phase
-from gridflow._coordinator.progress import JobReport
+from gridflow._coordinator.progress import JobReport, last_history
 from gridflow._feed.push.sender import Destination
 from gridflow._wire.identity import Identity
 
@@ -105,6 +105,7 @@ class RecordedRun:
             generation=attempts[-1].generation if attempts else 0,
             tasks={},
             epochs=len(self._outcome.history),
+            history=last_history(self._outcome.history),
             failures=tuple(each.failure for each in attempts if each.failure),
             tensorboard_url=None,
         )

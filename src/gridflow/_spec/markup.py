@@ -1,11 +1,12 @@
-"""Tables for notebooks. Pure."""
+"""What notebooks show: tables, texts, histories. Pure."""
 
 from __future__ import annotations
 
 import html
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.printable import printable
+from gridflow._spec.curves import learning_curves
+from gridflow._spec.printable import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         half, left_out = _MOST_ROWS // 2, len(lines) - _MOST_ROWS
         gap = [f"… {left_out:,} more …", *[""] * (len(head) - 1)]
         lines = [*lines[:half], gap, *lines[-half:]]
-    heading = "".join(f"<th>{_text(name)}</th>" for name in head)
+    heading = "".join(f"<th>{_escaped(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in lines)
     return f"<table><thead><tr>{heading}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -29,15 +30,27 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def facts(rows: Mapping[str, str]) -> str:
     """Return names and their values as a table without a header."""
     body = "".join(
-        f"<tr><th style='text-align:left'>{_text(name)}</th>"
-        f"<td style='text-align:left'>{_text(value)}</td></tr>"
+        f"<tr><th style='text-align:left'>{_escaped(name)}</th>"
+        f"<td style='text-align:left'>{_escaped(value)}</td></tr>"
         for name, value in rows.items()
     )
     return f"<table><tbody>{body}</tbody></table>"
 
 
-def history_table(history: Mapping[str, Sequence[float]]) -> str:
-    """Return losses and metrics with a row for each epoch."""
+def history_view(history: Mapping[str, Sequence[float]]) -> str:
+    """Return the curves of losses and metrics, and a table with a row for each epoch."""
+    return learning_curves(history) + _history_table(history)
+
+
+def text(content: str, title: str) -> str:
+    """Return a text of several lines, which is shown when its title is clicked."""
+    return (
+        f"<details><summary>{_escaped(title)}</summary>"
+        f"<pre style='white-space:pre-wrap'>{_escaped(content)}</pre></details>"
+    )
+
+
+def _history_table(history: Mapping[str, Sequence[float]]) -> str:
     epochs = max(map(len, history.values()), default=0)
     rows = (
         [epoch + 1, *(each[epoch] if epoch < len(each) else "" for each in history.values())]
@@ -46,12 +59,12 @@ def history_table(history: Mapping[str, Sequence[float]]) -> str:
     return table(["epoch", *history], rows) if history else "<p>no history</p>"
 
 
-def _text(text: str) -> str:
-    return html.escape(printable(text))
+def _escaped(text: str) -> str:
+    return html.escape(plain(text))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"<td style='text-align:left'>{_text(str(value))}</td>"
+        return f"<td style='text-align:left'>{_escaped(str(value))}</td>"
     text = f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     return f"<td style='text-align:right'>{text}</td>"

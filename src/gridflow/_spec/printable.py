@@ -46,6 +46,17 @@ def printable(text: str) -> str:
     return text + _RESET if is_coloured else text
 
 
+def plain(text: str) -> str:
+    r"""Return a text without control sequences, colours included: for HTML, which has its own.
+
+    Examples
+    --------
+    >>> plain("\x1b[31mred\x1b[0m \x9b2Jand\tplain")
+    'red and\tplain'
+    """
+    return _COLOURS.sub("", printable(text))
+
+
 def shortened(text: str, most: int) -> str:
     """Shorten a text to at most `most` characters, keeping its beginning and end.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.curves import panels
 from gridflow.errors import InvalidArgument, MissingDependency
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-_VALIDATION: Final = "val_"
 _INCHES: Final = (4.8, 3.4)
 
 
@@ -52,16 +52,15 @@ def learning_curve(history: Mapping[str, Sequence[float]]) -> Figure:
             self.savefig(content, format="png")
             return content.getvalue()
 
-    panels = list(dict.fromkeys(name.removeprefix(_VALIDATION) for name in history))
+    found = panels(history)
     width, height = _INCHES
     # Without pyplot, which would keep it and show it twice in a notebook.
-    figure: Any = LearningCurve(figsize=(width * len(panels), height), layout="constrained")
+    figure: Any = LearningCurve(figsize=(width * len(found), height), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for name, label in ((panel, "training"), (_VALIDATION + panel, "validation")):
-            values = history.get(name, ())
-            if values:
-                axes.plot(range(1, len(values) + 1), values, marker=".", label=label)
+    every = figure.subplots(1, len(found), squeeze=False)[0]
+    for axes, (panel, lines) in zip(every, found.items(), strict=True):
+        for label, values in lines.items():
+            axes.plot(range(1, len(values) + 1), values, marker=".", label=label)
         axes.set_xlabel("epoch")
         axes.set_ylabel(panel)
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -60,6 +60,6 @@ class KerasTrainingSummary:
 
     def _repr_html_(self) -> str:
         """Return the notebook representation."""
-        from gridflow._spec.markup import history_table
+        from gridflow._spec.markup import history_view
 
-        return history_table(self.history) + self.ledger._repr_html_()
+        return history_view(self.history) + self.ledger._repr_html_()
