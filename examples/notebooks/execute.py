@@ -2,7 +2,8 @@
 
 ``--check`` keeps nothing: it fails where a cell does, and where one shows no longer what is kept:
 text, a picture, or nothing. Each notebook runs in an empty folder of its own. What isn't kept: the
-standard error stream (progress bars, Spark's warnings), and what a busy machine made wait.
+standard error stream (Spark's warnings), a progress bar that has gone, and what a busy machine made
+wait.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def kept(outputs):
             if found and found[-1].output_type == "stream":
                 found[-1].text += each.text
                 continue
+        elif "data" in each and not any(each.data.values()):
+            continue
         found.append(each)
     return found
 

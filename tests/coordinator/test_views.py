@@ -20,7 +20,7 @@ from gridflow._spec.curves import learning_curves
 from gridflow._spec.place import Place
 from gridflow._wire.failures import Attempt, TaskFailure
 
-TASKS = [Task("worker", 0), Task("worker", 1)]
+TASKS = [Task("worker", 0), Task("worker", 1), Task("dispatcher", 0)]
 EVIL = "<script>alert('x')</script> \x1b[31mred\x1b[0m & \x9b2J"
 FAILURE = TaskFailure(
     "worker:1", "host-7", "exception", f"ValueError: {EVIL}", traceback=f"Traceback …\n{EVIL}"
@@ -87,6 +87,7 @@ def test_a_job_without_a_step_shows_its_tasks():
     nothing = report(tasks={}, epochs=0, generation=0, history={}, failures=())
     page = check(views.report_view(nothing, "job", TASKS))
     assert page.text.count("no step yet") == 2
+    assert "dispatcher" not in page.text
     assert "generation" not in page.text
 
 

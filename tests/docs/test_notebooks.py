@@ -15,6 +15,8 @@ FOLDER = ROOT / "examples" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 #: Those that train on several processes or start Spark; the same jobs are tried elsewhere.
 DEAR = ("parameter-servers", "quick-start", "spark-ml", "tfrecord")
+#: Of what a cell shows.
+TEXTS = ("text/plain", "text/html")
 
 
 def cells(name):
@@ -29,10 +31,18 @@ def test_what_is_kept_is_whole_and_of_no_machine(name):
     outputs = [each for cell in code for each in cell["outputs"]]
     assert outputs
     assert not [each for each in outputs if each["output_type"] == "error"]
-    text = json.dumps([each.get("text") or each["data"].get("text/plain") for each in outputs])
+    shown = [each.get("text") or [each["data"].get(kind) for kind in TEXTS] for each in outputs]
+    text = json.dumps(shown)
     assert not re.search(r"/(?:tmp|home|root|work|Users)/", text)
     has_picture = any("image/png" in each.get("data", {}) for each in outputs)
     assert has_picture or name == "tfrecord"
+
+
+def test_a_running_job_and_its_result_are_kept_as_html():
+    outputs = [each for cell in cells("distributed-tensorflow") for each in cell.get("outputs", [])]
+    shown = ["".join(each.get("data", {}).get("text/html", "")) for each in outputs]
+    assert [">training</td>" in each for each in shown if ">job</th>" in each] == [True]
+    assert [">balanced</td>" in each for each in shown if ">ledger</th>" in each] == [True]
 
 
 def test_the_documents_lead_to_each():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gridflow._spec import markup
+from gridflow._spec.roles import TRAINING_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ def report_view(report: JobReport, name: str, tasks: Sequence[Task]) -> str:
     name : str
         The job's.
     tasks : sequence of Task
-        All of them: those that haven't reported a step are shown, too.
+        All of them: those that train are shown even if they haven't reported a step.
     """
     about = {"job": name, "state": report.state, "epochs": f"{report.epochs:,} complete"}
     if report.generation:
@@ -31,7 +32,11 @@ def report_view(report: JobReport, name: str, tasks: Sequence[Task]) -> str:
     if report.tensorboard_url:
         about["tensorboard"] = report.tensorboard_url
     metrics = dict.fromkeys(name for each in report.tasks.values() for name in each.logs)
-    rows = (_progress(str(task), report.tasks.get(str(task)), metrics) for task in tasks)
+    rows = (
+        _progress(str(task), report.tasks.get(str(task)), metrics)
+        for task in tasks
+        if task.role in TRAINING_ROLES or str(task) in report.tasks
+    )
     shown = markup.facts(about) + markup.table(["task", "phase", "epoch", "step", *metrics], rows)
     shown += failures_view(each for each in report.failures if each.generation < report.generation)
     return shown + (markup.history_view(report.history) if report.history else "")
