@@ -14,7 +14,7 @@ import time
 
 from models import CASES, is_image, keras_model, rows, torch_model
 
-WORKERS, EPOCHS = 2, 3
+WORKERS, EPOCHS = int(os.environ.get("WORKERS", "2")), 3
 
 
 def timed(fit, case):
@@ -63,7 +63,8 @@ def ddp(case, rank, port):
     import torch
     from torch import distributed
 
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["MASTER_PORT"] = str(port)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     distributed.init_process_group("gloo", rank=rank, world_size=WORKERS)
     torch.set_num_threads(1)
     torch.manual_seed(0)
