@@ -10,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from gridflow._spec.backends import BACKENDS
 from gridflow._spec.exits import Exit, exit_code
 from gridflow._spec.printable import printable
 from gridflow._spec.tf_config import FLAGS
@@ -83,6 +84,7 @@ def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
     _add_launch(subcommands)
     _add_jobs(subcommands)
     _add_environments(subcommands)
+    _add_doctor(subcommands)
     if tfrecord and _is_there("gridflow.tfrecord") and _is_there("gridflow.tfrecord.cli"):
         importlib.import_module("gridflow.tfrecord.cli").add_parser(subcommands)
     return parser
@@ -254,6 +256,39 @@ def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     _json(parser)
     _calls(parser, "gridflow.deploy.environments", "command")
+
+
+def _add_doctor(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    parser = subcommands.add_parser(
+        "doctor",
+        help="check this machine or a Spark cluster, and say what to mend",
+        description="Without a job.yaml and without --conf, check this machine. With them, start "
+        "a Spark application and look around in its executors. Exits with 1 if there is an error.",
+    )
+    add = parser.add_argument
+    add("job", nargs="?", metavar="job.yaml", help="its Spark settings, and what its tasks need")
+    add("--conf", action="append", default=[], metavar="spark.A=B", help="a setting of Spark")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        dest="assignments",
+        help="change a field of the job",
+    )
+    add(
+        "--shared",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that all hosts should see; may be repeated",
+    )
+    add("--spool", metavar="DIR", help="the folder of Spool(dir=…)")
+    add("--port", metavar="PORT", help="of Network(port=…), like 40000 or 40000-40100")
+    add("--backend", choices=BACKENDS, default=BACKENDS[0], help="what tasks train with")
+    add("--timeout", type=float, default=180.0, metavar="SECONDS", help="180 by default")
+    _json(parser)
+    _calls(parser, "gridflow._doctor.command", "command")
 
 
 def _launch(arguments: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from pyarrow import flight
 
 from gridflow._agent import environment
 from gridflow._agent.executor import ExecutorWatch
-from gridflow._agent.folder import short_path, task_prefix, temporary_folder
+from gridflow._agent.folder import local_folder, short_path, task_prefix, temporary_folder
 from gridflow._agent.forkserver.client import ForkServers
 from gridflow._agent.heartbeat import Heartbeat
 from gridflow._agent.reporter import Reporter
@@ -112,7 +112,7 @@ class Agent:
         """
         prefix = task_prefix(self.payload.job, self.task)
         with temporary_folder(
-            prefix, self.payload.spec.hosts.spool.dir or _local_folder()
+            prefix, self.payload.spec.hosts.spool.dir or local_folder()
         ) as folder:
             self._run_in(folder, batches)
         if self._error is not None:
@@ -319,8 +319,3 @@ class Agent:
             self._busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
         if heartbeat.error is not None:
             raise heartbeat.error
-
-
-def _local_folder() -> str | None:
-    """Return the first of Spark's local folders for executors, if any."""
-    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

@@ -34,6 +34,11 @@ def task_prefix(job: str, task: object) -> str:
     return f"gridflow-{job}-{str(task).replace(':', '-')}-"
 
 
+def local_folder() -> str | None:
+    """Return the first of Spark's local folders for executors, if any."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+
+
 @contextlib.contextmanager
 def short_path(folder: Path) -> Iterator[Path]:
     """Yield a short path to a folder, with room for socket names behind it."""

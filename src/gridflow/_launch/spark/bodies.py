@@ -18,22 +18,32 @@ if TYPE_CHECKING:
 def agent_body(
     payload: AgentPayload, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
 ) -> Any:
-    """Return the stage's function. It is sent by value, so it can report a missing package."""
+    """Return the stage's function."""
+    body = importing("gridflow._launch.spark.task", "run_task", payload, places, rows, gpu_shares)
+    return taking(rows, body)
+
+
+def importing(module: str, name: str, *arguments: Any) -> Any:
+    """Return a stage's function that calls another one, with arguments before the batches.
+
+    It is sent by value, so it can report a missing package.
+    """
     gridflow_version = _version()
 
-    def run_agent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            from gridflow._launch.spark.task import run_task
-        except ImportError as error:
-            import sys
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib
+        import sys
 
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except ImportError as error:
             raise ImportError(
                 f"gridflow {gridflow_version} can't be imported by {sys.executable} on an "
                 f"executor: {error}"
             ) from error
-        yield from run_task(payload, places, rows, gpu_shares, batches)
+        yield from function(*arguments, batches)
 
-    return taking(rows, run_agent)
+    return run
 
 
 def taking(

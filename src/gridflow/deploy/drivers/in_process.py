@@ -22,6 +22,8 @@ from gridflow.errors import GridflowError, MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.sql import SparkSession
+
     from gridflow._launch.base import Launcher
     from gridflow._result import Result
     from gridflow.deploy.description.description import Job
@@ -108,15 +110,27 @@ def _launcher(target: str, job: Job) -> tuple[Any, Any]:
         from gridflow._launch.local import LocalLauncher
 
         return LocalLauncher(), None
+    session = start_session(job.name, job.spark.conf if job.spark else {})
+    from gridflow._launch.spark.launcher import SparkLauncher
+
+    return SparkLauncher(session), session
+
+
+def start_session(name: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return the Spark session at hand, or a new one with these settings.
+
+    Raises
+    ------
+    MissingDependency
+        pyspark isn't installed.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         reason = "pyspark isn't installed: pip install 'gridflow[spark]'."
         raise MissingDependency(reason) from error
-    builder = SparkSession.builder.appName(job.name)
-    for key, value in (job.spark.conf if job.spark else {}).items():
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    from gridflow._launch.spark.launcher import SparkLauncher
-
-    return SparkLauncher(session), session
+    session: SparkSession = builder.getOrCreate()
+    return session

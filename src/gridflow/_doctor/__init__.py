@@ -1,0 +1,1 @@
+"""``gridflow doctor``: what stands between a machine or a cluster and its first job."""
