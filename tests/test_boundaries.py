@@ -56,6 +56,7 @@ DOOR = ("_keras/patches/bugs/", "_keras/patches/hooks/", "_keras/patches/private
 #: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",
+    "_actions": "argparse has no public name for the arguments of a parser",
     "_asdict": "public, of a named tuple",
     "_conf": "Spark's: the public way copies all settings to tell one",
     "_current_frames": "public, of sys",

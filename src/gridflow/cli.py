@@ -8,7 +8,7 @@ import importlib.util
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gridflow._spec.backends import BACKENDS
 from gridflow._spec.exits import Exit, exit_code
@@ -18,7 +18,7 @@ from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,6 +85,7 @@ def make_parser(*, tfrecord: bool = True) -> argparse.ArgumentParser:
     _add_jobs(subcommands)
     _add_environments(subcommands)
     _add_doctor(subcommands)
+    _add_completion(subcommands)
     if tfrecord and _is_there("gridflow.tfrecord") and _is_there("gridflow.tfrecord.cli"):
         importlib.import_module("gridflow.tfrecord.cli").add_parser(subcommands)
     return parser
@@ -94,6 +95,8 @@ def _is_there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+#: Arguments that are paths of files.
+_FILES: Final = frozenset({"file", "paths", "source", "target"})
 Subparsers = argparse._SubParsersAction  # noqa: SLF001  (argparse has no public name for it)
 
 
@@ -289,6 +292,43 @@ def _add_doctor(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     add("--timeout", type=float, default=180.0, metavar="SECONDS", help="180 by default")
     _json(parser)
     _calls(parser, "gridflow._doctor.command", "command")
+
+
+def _add_completion(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
+    parser = subcommands.add_parser(
+        "completion",
+        help="print a script that completes this command in bash or zsh",
+        description='For bash, put eval "$(gridflow completion bash)" into ~/.bashrc. For zsh, '
+        "write the script to a file _gridflow in a folder of $fpath.",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.set_defaults(run=_complete)
+
+
+def _complete(arguments: argparse.Namespace) -> int:
+    import shtab
+
+    from gridflow.deploy.targets.registry import TARGETS
+
+    parser = make_parser()
+    for action in _actions(parser):
+        if "--target" in action.option_strings:
+            action.choices = tuple(TARGETS)  # which no other subcommand need import
+        elif action.metavar == "DIR" or action.dest == "dir":
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.metavar in {"FILE", "job.yaml"} or action.dest in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    sys.stdout.write(shtab.complete(parser, arguments.shell) + "\n")
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of its subcommands."""
+    for action in parser._actions:  # noqa: SLF001  (argparse has no public way)
+        yield action
+        if isinstance(action, Subparsers):
+            for inner in action.choices.values():
+                yield from _actions(inner)
 
 
 def _launch(arguments: argparse.Namespace) -> int:
