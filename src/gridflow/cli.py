@@ -135,8 +135,25 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     parser = add("targets", help="list where a job can run")
     _json(parser)
     _calls(parser, module, "targets")
-    parser = add("init", help="print an annotated job.yaml, or write it")
+    parser = add(
+        "init",
+        help="print or write a new job.yaml",
+        description="In a terminal, ask a few questions; an option answers one. Otherwise, with "
+        "options, take the defaults for the rest; without, print all fields with comments.",
+    )
     parser.add_argument("file", nargs="?", help="a new file; standard output by default")
+    for option, text in (
+        ("target", "where it runs"),
+        ("name", "of the job"),
+        ("program", "a command, like 'python train.py'"),
+        ("image", "of the containers"),
+        ("workers", "how many"),
+        ("gpus", "of each worker"),
+        ("backend", f"of Keras: {', '.join(BACKENDS)}"),
+        ("ps", "how many parameter servers"),
+        ("data", "a folder, pvc:CLAIM, a URL, or none; the program finds it in $DATA"),
+    ):
+        parser.add_argument(f"--{option}", help=text)
     _calls(parser, module, "init")
     parser = add("render", help="print a target's documents")
     _job(parser)

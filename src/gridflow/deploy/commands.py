@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._files.replacing import replacing
+from gridflow._spec.printable import is_terminal
+from gridflow.deploy.asking import QUESTIONS, answered, ask, can_ask, next_step, text_of
 from gridflow.deploy.description.loading import load_with_places
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
@@ -69,20 +71,39 @@ def targets(arguments: argparse.Namespace) -> int:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Print an annotated job.yaml, or write it to a new file."""
-    if arguments.file is None:
-        sys.stdout.write(TEMPLATE)
+    """Print a job.yaml, or write it to a new file: annotated, or from answers to questions."""
+    file: str | None = arguments.file
+    if file is not None and (reason := _exists(file)):
+        raise JobError([Problem("", reason, file)])
+    given = {
+        question.name: answer
+        for question in QUESTIONS
+        if (answer := getattr(arguments, question.name)) is not None
+    }
+    text, following = TEMPLATE, ""
+    if given or can_ask():
+        answers = answered(given)
+        if file is None and can_ask() and is_terminal(sys.stdout):
+            file = ask("File", "job.yaml", _exists)
+        text, following = text_of(answers), next_step(answers["target"], file or "job.yaml")
+    if file is None:
+        sys.stdout.write(text)
         return 0
-    path = Path(arguments.file)
     try:
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-        with replacing(path) as beside:
-            beside.write_text(TEMPLATE, encoding="utf-8")
+        with replacing(Path(file)) as beside:
+            beside.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise JobError([Problem("", f"can't be written: {error}", str(path))]) from error
-    sys.stderr.write(f"wrote {path}\n")
+        raise JobError([Problem("", f"can't be written: {error}", file)]) from error
+    sys.stderr.write(f"wrote {file}{following and f'; start it with: {following}'}\n")
     return 0
+
+
+def _exists(file: str) -> str:
+    """Return why a new file can't have this name; empty if it can."""
+    if not os.path.lexists(file):
+        return ""
+    error = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
+    return f"can't be written: {error}"
 
 
 def render_job(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,221 @@
+"""A short job.yaml from the answers to a few questions: ``gridflow init`` in a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._spec.backends import BACKENDS
+from gridflow._spec.printable import is_terminal
+from gridflow._spec.roles import CHIEF, PS, WORKER
+from gridflow.deploy.description.loading import parse_job
+from gridflow.deploy.description.problems import JobError
+from gridflow.deploy.distributed import DRIVEN, cannot
+from gridflow.deploy.emit import to_yaml
+from gridflow.deploy.inside.terminal import paint
+from gridflow.deploy.rendering import inexpressible
+from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gridflow.deploy.targets.base import Target
+
+    Answers = Mapping[str, str]
+
+_DEFAULT_BACKEND: Final[str] = BACKENDS[0]
+_NONE: Final = "none"
+_CLAIM: Final = "pvc:"
+_HEAD: Final = "# From gridflow init. All other fields, explained: gridflow init < /dev/null\n"
+#: Targets for jobs that train: those with a command.
+TRAINING_TARGETS: Final = tuple(
+    dict.fromkeys((*DRIVEN, *(name for name in TARGETS if "command" in get_target(name).needs)))
+)
+
+
+def _always(answers: Answers) -> bool:
+    del answers
+    return True
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes
+    ----------
+    name : str
+        Of the option that answers it.
+    text : str
+    default : str
+        May contain the answers to earlier ones, like ``{name}``.
+    is_asked : callable
+        Whether it makes sense after the earlier answers.
+    """
+
+    name: str
+    text: str
+    default: str
+    is_asked: Callable[[Answers], bool] = _always
+
+
+def _has_image(answers: Answers) -> bool:
+    return "image" in _place(answers).needs
+
+
+def _has_servers(answers: Answers) -> bool:
+    return answers["backend"] == _DEFAULT_BACKEND
+
+
+QUESTIONS: Final = (
+    Question("target", f"Where it runs ({', '.join(TRAINING_TARGETS)})", TRAINING_TARGETS[0]),
+    Question("name", "Name of the job", "train"),
+    Question("program", "Program of each task", "python train.py"),
+    Question("image", "Image with the program", "registry.example/acme/{name}:1.0", _has_image),
+    Question("workers", "Workers", "2"),
+    Question("gpus", "GPUs of each worker", "0"),
+    Question("backend", f"Keras backend ({', '.join(BACKENDS)})", _DEFAULT_BACKEND),
+    Question("ps", "Parameter servers", "0", _has_servers),
+    Question("data", "Data: a folder, pvc:CLAIM, a URL like s3://…, or none", _NONE),
+)
+
+
+def answered(given: Answers) -> dict[str, str]:
+    """Return an answer to each question that makes sense: given, asked for, or the default.
+
+    Questions are asked on standard error if both that and standard input are terminals.
+
+    Parameters
+    ----------
+    given : mapping of str to str
+        The answers that options gave.
+
+    Raises
+    ------
+    InvalidArgument
+        An answer that was given can't be used, or the input has ended.
+    """
+    asks = can_ask()
+    answers: dict[str, str] = {}
+    for question in QUESTIONS:
+        name = question.name
+        if not question.is_asked(answers) and name not in given:
+            continue
+        default = question.default.format(**answers)
+        if name in given:
+            if reason := _problem_of(answers, name, given[name]):
+                raise InvalidArgument(f"--{name}: {reason}")
+            answers[name] = given[name]
+        elif asks:
+            answers[name] = ask(question.text, default, partial(_problem_of, answers, name))
+        else:
+            answers[name] = default
+    return answers
+
+
+def can_ask() -> bool:
+    """Return whether somebody is there to answer."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def ask(text: str, default: str, check: Callable[[str], str]) -> str:
+    """Ask until an answer has no problem; Enter is the default.
+
+    Raises
+    ------
+    InvalidArgument
+        The input has ended.
+    """
+    while True:
+        sys.stderr.write(f"{text} {paint(f'[{default}]', 'dim', sys.stderr)}: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            sys.stderr.write("\n")
+            raise InvalidArgument("the input has ended, so nothing was written.")
+        answer = line.strip() or default
+        reason = check(answer)
+        if not reason:
+            return answer
+        sys.stderr.write(f"  {paint(reason, 'yellow', sys.stderr)}\n")
+
+
+def _problem_of(earlier: Answers, name: str, answer: str) -> str:
+    return problem({**earlier, name: answer}, name)
+
+
+def problem(answers: Answers, name: str) -> str:
+    """Return why the latest answer can't be used; empty if it can."""
+    if name == "target" and answers[name] not in TRAINING_TARGETS:
+        hint = did_you_mean(answers[name], TRAINING_TARGETS)
+        return (
+            f"no job trains on {answers[name]!r}; choose from {', '.join(TRAINING_TARGETS)}.{hint}"
+        )
+    if name == "backend" and answers[name] not in BACKENDS:
+        return f"must be one of {', '.join(BACKENDS)}, got {answers[name]!r}."
+    if name in {"workers", "gpus", "ps"} and not answers[name].isdecimal():
+        return f"must be a whole number, got {answers[name]!r}."
+    if name == "workers" and not int(answers[name]):
+        return "must be at least 1: a job without workers doesn't train."
+    if name == "ps" and int(answers[name]) and not _has_servers(answers):
+        return f"parameter servers need the backend {_DEFAULT_BACKEND}."
+    try:
+        job = parse_job(text_of(answers))
+    except (JobError, ValueError) as error:  # shlex raises the other one
+        return error.problems[0].reason if isinstance(error, JobError) else f"{error}."
+    target = answers["target"]
+    lost = cannot(job, target) if target in DRIVEN else inexpressible(job, get_target(target))
+    return lost[0].reason if lost else ""
+
+
+def text_of(answers: Answers) -> str:
+    """Return the job.yaml for some answers."""
+    tree: dict[str, Any] = {"name": answers.get("name", "train")}
+    if "image" in answers:
+        tree["image"] = answers["image"]
+    tree["command"] = shlex.split(answers.get("program", "python"))
+    env: dict[str, str] = {}
+    if answers.get("backend", _DEFAULT_BACKEND) != _DEFAULT_BACKEND:
+        env["KERAS_BACKEND"] = answers["backend"]
+    volumes = _data(answers, env)
+    tree |= {"env": env} if env else {}
+    worker: dict[str, Any] = {"replicas": int(answers.get("workers", "1"))}
+    if gpus := int(answers.get("gpus", "0")):
+        worker["resources"] = {"gpu": gpus}
+    tree["roles"] = {WORKER: worker}
+    if servers := int(answers.get("ps", "0")):
+        # The chief runs the program; workers are servers, too, as ParameterServerStrategy has it.
+        worker["command"] = []
+        tree["roles"] = {CHIEF: {"replicas": 1}, WORKER: worker, PS: {"replicas": servers}}
+    tree |= {"volumes": volumes} if volumes else {}
+    return _HEAD + to_yaml([tree])
+
+
+def next_step(target: str, path: str) -> str:
+    """Return the command that starts the job."""
+    if target in DRIVEN or get_target(target).form != "script":
+        return f"gridflow run -t {target} {path}"
+    return f"gridflow render -t {target} {path} | sh"
+
+
+def _data(answers: Answers, env: dict[str, str]) -> list[dict[str, str]]:
+    """Tell the program where its data is, and return the volume that holds it."""
+    data = answers.get("data", _NONE)
+    if data == _NONE:
+        return []
+    if data.startswith(_CLAIM):
+        env["DATA"] = "/data"
+        return [{"name": "data", "path": "/data", "pvc": data.removeprefix(_CLAIM)}]
+    env["DATA"] = data
+    if "://" in data or "volumes" in _place(answers).cannot:
+        return []
+    return [{"name": "data", "path": data, "host": data}]
+
+
+def _place(answers: Answers) -> Target:
+    target = answers["target"]
+    return get_target(DRIVEN.get(target, target))
