@@ -38,15 +38,11 @@ def users_environment():
     return {**kept, "PATH": os.pathsep.join(p for p in path if not Path(p).is_relative_to(ours))}
 
 
-def run_as_a_user(python, code, folder):
-    """Run code as a file of its own, by the path of a Python; return what it printed."""
-    return _run(python, code, folder).stdout
-
-
-def _run(python, code, folder):
+def run(python, code, folder):
+    """Run code as a file of its own, by the path of a Python."""
     script = folder / "script.py"
     script.write_text(code, encoding="utf-8")
-    done = subprocess.run(
+    return subprocess.run(
         [str(python), str(script)],
         cwd=folder,
         env=users_environment(),
@@ -55,22 +51,35 @@ def _run(python, code, folder):
         check=False,
         timeout=240,
     )
+
+
+def without_javas(text):
+    """Return the lines without those of Java itself, which come before anything could hide them."""
+    return [
+        line
+        for line in text.splitlines()
+        if "Using incubator modules" not in line and "Picked up JDK_JAVA_OPTIONS" not in line
+    ]
+
+
+def run_as_a_user(python, code, folder):
+    """Run code as a file of its own; return what it printed."""
+    done = run(python, code, folder)
     of_python = "".join(
         line for line in done.stderr.splitlines(keepends=True) if not _OF_SPARK.match(line)
     )
     assert done.returncode == 0, (
         f"{done.stdout[-5000:]}\n{of_python[-5000:]}\n\nAll, at first:\n{done.stderr[:5000]}"
     )
-    return done
+    return done.stdout
 
 
 def check_what_the_readme_promises(python, folder):
     """Run the README's script: it learns y = 2x + 1, predicts it, and says nothing else."""
     (script,) = python_blocks("README.md")
-    done = _run(python, script, folder)
-    # Java's own, which is printed before anything could turn it off.
-    noise = [line for line in done.stderr.splitlines() if "Using incubator modules" not in line]
-    assert noise == []
+    done = run(python, script, folder)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert without_javas(done.stderr) == []
     output = done.stdout
     *told, history = output[: output.index("\n+---")].splitlines()
     assert history.startswith("{")

@@ -6,7 +6,24 @@ import re
 import sys
 
 import pytest
-from documents import check_what_the_readme_promises, python_blocks, run_as_a_user
+from documents import (
+    check_what_the_readme_promises,
+    python_blocks,
+    run,
+    run_as_a_user,
+    without_javas,
+)
+
+QUIET = """
+from pyspark.sql import SparkSession
+from gridflow.util import quiet
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+with quiet(builder).getOrCreate() as spark:
+    log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("somebody.Else")
+    log.warn("a warning")
+    log.error("an error")
+"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -14,6 +31,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 @pytest.mark.full  # make test runs it from a wheel, in an environment of its own: test_wheel.py
 def test_the_script_of_the_readme_trains_and_predicts(tmp_path):
     check_what_the_readme_promises(sys.executable, tmp_path)
+
+
+def test_a_quiet_session_shows_errors_and_nothing_else(tmp_path):
+    done = run(sys.executable, QUIET, tmp_path)
+    shown = without_javas(done.stderr)
+    assert [line.split(" ", 2)[2] for line in shown] == ["ERROR Else: an error"]
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.full  # of Spark, not of gridflow: what it prints where a session isn't stopped
+def test_the_script_of_the_readme_ends_with_its_error_and_not_with_sparks(tmp_path):
+    (script,) = python_blocks("README.md")
+    failing = script.replace("    import keras\n", "    raise ValueError('no such luck')\n", 1)
+    assert failing != script
+    done = run(sys.executable, failing, tmp_path)
+    assert done.returncode == 1
+    assert "ValueError: no such luck" in done.stderr
+    assert "at org.apache.spark" not in done.stderr[done.stderr.index("Traceback") :]
 
 
 def test_the_program_of_the_quick_start_does_what_it_says(tmp_path):
