@@ -6,15 +6,19 @@ A program that ``gridflow launch`` starts in a container, or any other program w
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import sys
 import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._spec.cluster import ClusterSpec, Task
+from gridflow._spec.data_service import DataServiceUse
 from gridflow._spec.option_checks import whole_number
+from gridflow._spec.roles import PS
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.errors import InvalidArgument
 
@@ -26,7 +30,11 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.selection import Columns
     from gridflow._files.listing import Paths
+    from gridflow._keras.data_service import ServiceAccount
     from gridflow._spec.data_service import Sharding
+
+#: What was read through a data service here.
+_accounts: list[ServiceAccount] = []
 
 __all__ = ["data_service", "image_decoder", "parquet_dataset", "tfrecord_dataset"]
 
@@ -146,6 +154,8 @@ def data_service(
     GridflowError
         There is no data service, or it doesn't answer within five minutes.
     """
+    import tensorflow as tf
+
     from gridflow._feed.dataset.source import is_mirrored
     from gridflow._keras import data_service as reading
     from gridflow._spec.option_checks import START_TIMEOUT
@@ -163,10 +173,22 @@ def data_service(
         found, _, name = gather(mine.encode())[0].decode().partition(" ")
         registered = reading.RegisteredDataset(found, tagged.element_spec)
     received = reading.read(service, registered, sharding, job_name or name)
-    plain = reading.untagged(received)
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy) or _has_servers(os.environ):
+        return reading.untagged(received)  # it is read inside of the workers' servers
+    if not _accounts:
+        atexit.register(_tell_accounts)
+    account = reading.ServiceAccount()
+    _accounts.append(account)
+    kept = account.kept(received)
     if not is_mirrored(strategy):
-        return plain
-    return strategy.distribute_datasets_from_function(lambda _: plain)
+        return kept
+    return strategy.distribute_datasets_from_function(lambda _: kept)
+
+
+def _tell_accounts() -> None:
+    """Say what this program has read through the data service, and how long it waited for that."""
+    use = DataServiceUse.total([account.read() for account in _accounts])
+    sys.stderr.write(f"gridflow: this process {use}\n")
 
 
 def image_decoder(
@@ -253,20 +275,35 @@ def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any
 
 def _place(environ: Mapping[str, str]) -> tuple[int, int]:
     """Return rank and number of workers from ``TF_CONFIG``; by default, of a single program."""
+    found = _cluster(environ)
+    if found is None:
+        return 0, 1
+    task, cluster = found
+    rank = cluster.rank(task)
+    if rank is None:  # an evaluator or a parameter server: it reads alone
+        return 0, 1
+    return rank, len(cluster.ranks)
+
+
+def _has_servers(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a program with parameter servers."""
+    found = _cluster(environ)
+    return found is not None and PS in found[1].addresses
+
+
+def _cluster(environ: Mapping[str, str]) -> tuple[Task, ClusterSpec] | None:
+    """Return what ``TF_CONFIG`` says; None if it isn't there."""
     text = environ.get(TF_CONFIG)
     if not text:
-        return 0, 1
+        return None
     try:
         config = json.loads(text)
-        task, cluster = config["task"], ClusterSpec(config["cluster"])
-        rank = cluster.rank(Task(task["type"], int(task["index"])))
+        task = config["task"]
+        return Task(task["type"], int(task["index"])), ClusterSpec(config["cluster"])
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(
             f"can't parse {TF_CONFIG} ({error!r}): {text!r}. Give rank= and num_workers=."
         ) from error
-    if rank is None:  # an evaluator or a parameter server: it reads alone
-        return 0, 1
-    return rank, len(cluster.ranks)
 
 
 def _made(

@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from gridflow import Role, SparkLauncher, TensorflowDistributor
-from gridflow.testing.data_service import BATCH
+from gridflow.testing.data_service import BATCH, train
 from gridflow.testing.deaths import kill_task
 
 
@@ -30,23 +30,35 @@ def read(ctx, count):
     return found
 
 
+def trained_twice(ctx):
+    """Return what a fit through the service finds, and one without it."""
+    served = train(lambda rows: ctx.data_service(rows, sharding="off"), ctx.callbacks())
+    with ctx.alone():
+        return served, train(lambda rows: rows)
+
+
 def main(path):
     """Write the findings as JSON."""
     builder = SparkSession.builder.master("local-cluster[3,2,1024]").appName("data service")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    distributor = TensorflowDistributor(
-        roles=[Role("worker", 2), Role("data", 2)],
-        strategy="none",
-        launcher=SparkLauncher(spark),
-        logs="none",
-        progress=False,
-    )
-    plan = distributor.plan(read, 2_000)
-    result = distributor.run(read, 2_000)
+
+    def job(workers, data):
+        return TensorflowDistributor(
+            roles=[Role("worker", workers), Role("data", data)],
+            strategy="none",
+            launcher=SparkLauncher(spark),
+            logs="none",
+            progress=False,
+        )
+
+    plan = job(2, 2).plan(read, 2_000)
+    passes = job(2, 2).run(read, 2_000).values
+    served, plain = job(1, 1).run(trained_twice).value
     spark.stop()
+    found = {"passes": list(passes), "plan": str(plan), "served": served, "plain": plain}
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"passes": list(result.values), "plan": str(plan)}, file)
+        json.dump(found, file)
 
 
 if __name__ == "__main__":

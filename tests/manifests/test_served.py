@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,7 +102,14 @@ def test_a_service_of_its_own_and_that_of_others_are_refused_together():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
-    ["compose", *(pytest.param(n, marks=pytest.mark.full) for n in ("kubernetes", "local"))],
+    [
+        "compose",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in TRAINING
+            if name not in {"compose", "docker", "marathon", *WITHOUT}
+        ),
+    ],
 )
 def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leaks):
     job = flights(command=[sys.executable, PROGRAM], args=[], roles=SERVED)
@@ -120,15 +128,20 @@ def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leak
     ), outputs
     for name in ("worker:0", "worker:1"):
         assert "found 100 4950" in outputs[name]
+        assert "gridflow: this process waited" in outputs[name]
+        assert re.search(r"elements: .*from data:[01]", outputs[name])
     for name in ("dispatcher:0", "data:0", "data:1"):
         assert f"training is over; ending {name}" in outputs[name]
 
 
 @pytest.mark.slow
-def test_gridflow_run_has_the_service_beside_the_programs(no_leaks, capfd):
-    job = flights(command=[sys.executable, PROGRAM], args=[], roles={**SERVED, "data": Role(1)})
+def test_gridflow_run_trains_through_the_service_as_without_it(no_leaks, capfd):
+    command = [sys.executable, PROGRAM, "train"]
+    job = flights(command=command, args=[], roles={"worker": Role(2), "data": Role(1)})
     assert run_in_process(job, "local") == 0
-    assert capfd.readouterr().out.count("found 100 4950") == 2
+    differences = re.findall(r"differs by (\S+)", capfd.readouterr().out)
+    assert len(differences) == 2
+    assert all(float(each) <= 1e-6 for each in differences)
 
 
 def numbers(ctx, count):

@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 import warnings
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,7 @@ from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
-from gridflow._coordinator.progress import DataServiceUse, JobReport, TaskProgress, last_history
+from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
@@ -30,9 +29,10 @@ from gridflow._coordinator.stream_control import StreamControl
 from gridflow._files.local import write_whole
 from gridflow._spec import strategies
 from gridflow._spec.backends import needed
+from gridflow._spec.data_service import DataServiceUse
 from gridflow._spec.place import Place
 from gridflow._spec.roles import TRAINING_ROLES
-from gridflow._wire import commands, reports
+from gridflow._wire import commands
 from gridflow._wire.clock import Clock
 from gridflow._wire.identity import Identity, make_identities
 from gridflow._wire.payload import AgentPayload
@@ -249,17 +249,11 @@ class JobRun:
         )
 
     def _data_service_uses(self) -> dict[str, DataServiceUse]:
-        found: dict[str, list[reports.DataServed]] = {}
-        for (rank, _), report in sorted(dict(self._desk.data_served).items()):
-            found.setdefault(str(self.job.spec.tasks[rank]), []).append(report)
-        return {
-            task: DataServiceUse(
-                waited=sum(each.waited for each in several),
-                elapsed=sum(each.elapsed for each in several),
-                elements=dict(sum((Counter(each.elements) for each in several), Counter())),
-            )
-            for task, several in found.items()
-        }
+        found: dict[str, list[DataServiceUse]] = {}
+        for (rank, _), told in sorted(dict(self._desk.data_served).items()):
+            use = DataServiceUse(told.waited, told.elapsed, told.elements)
+            found.setdefault(str(self.job.spec.tasks[rank]), []).append(use)
+        return {task: DataServiceUse.total(uses) for task, uses in found.items()}
 
     @property
     def log_paths(self) -> dict[Task, Path]:

@@ -10,6 +10,7 @@ from gridflow._wire.failures import PREEMPTED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gridflow._spec.data_service import DataServiceUse
     from gridflow._spec.place import Place
     from gridflow._wire.failures import TaskFailure
 
@@ -34,35 +35,6 @@ class TaskProgress:
     steps_per_epoch: int | None
     phase: str
     logs: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class DataServiceUse:
-    """What a task has read through the data service so far, in its present process.
-
-    Attributes
-    ----------
-    waited : float
-        Seconds in which it waited for an element. Where that is a large part of `elapsed`, more
-        data workers help.
-    elapsed : float
-        Seconds from its first wait to the end of its last.
-    elements : mapping of str to int
-        Elements by the data worker that made them, such as ``data:0``; ``unknown`` of a service
-        that isn't gridflow's.
-    """
-
-    waited: float
-    elapsed: float
-    elements: Mapping[str, int]
-
-    def __str__(self) -> str:
-        share = self.waited / self.elapsed if self.elapsed else 0.0
-        made = ", ".join(f"{count:,} from {task}" for task, count in self.elements.items())
-        return (
-            f"waited {self.waited:.1f} of {self.elapsed:.1f} s ({share:.0%}) for the data service; "
-            f"elements: {made or 'none'}"
-        )
 
 
 @dataclass(frozen=True)

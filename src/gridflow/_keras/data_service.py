@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import tensorflow as tf
 
 from gridflow._keras.patches import private_parts
+from gridflow._spec.data_service import DataServiceUse
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gridflow._spec.data_service import Sharding
 
@@ -146,13 +147,14 @@ class ServiceAccount:
         with tf.control_dependencies([noted]):
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
-    def read(self) -> tuple[float, float, Mapping[str, int]]:
-        """Return seconds waited, seconds from the first wait to the last, and elements by task."""
+    def read(self) -> DataServiceUse:
+        """Return what was read so far."""
         keys, values = (tensor.numpy().tolist() for tensor in self._table.export())
         known = dict(zip(keys, values, strict=True))
         waited, began, ended = (known.pop(key, 0.0) for key in (_WAITED, _BEGAN, _ENDED))
         names = {key: "unknown" if key == _UNKNOWN else f"data:{key}" for key in sorted(known)}
-        return waited, ended - began, {name: int(known[key]) for key, name in names.items()}
+        elements = {name: int(known[key]) for key, name in names.items()}
+        return DataServiceUse(waited, ended - began, elements)
 
 
 def _plain(dataset: Any) -> Any:

@@ -1,10 +1,15 @@
-"""TensorFlow's data service: how its place is written, and how data are dealt out by it. Pure."""
+"""TensorFlow's data service: its place, how data are dealt out by it, and what was read. Pure."""
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 #: Of a process: the ``host:port`` of the dispatcher, where there is one.
 DATA_SERVICE: Final = "GRIDFLOW_DATA_SERVICE"
@@ -18,6 +23,44 @@ Sharding = Literal["off", "dynamic", "file", "file_or_data", "hint"]
 SHARDINGS: Final = get_args(Sharding)
 #: What is done to elements on their way; None: nothing.
 COMPRESSIONS: Final = ("auto", "snappy", None)
+
+
+@dataclass(frozen=True)
+class DataServiceUse:
+    """What a task has read through the data service so far, in its present process.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds in which it waited for an element. Where that is a large part of `elapsed`, more
+        data workers help.
+    elapsed : float
+        Seconds from its first wait to the end of its last.
+    elements : mapping of str to int
+        Elements by the data worker that made them, such as ``data:0``; ``unknown`` of a service
+        that isn't gridflow's.
+    """
+
+    waited: float
+    elapsed: float
+    elements: Mapping[str, int]
+
+    @classmethod
+    def total(cls, uses: Sequence[DataServiceUse]) -> DataServiceUse:
+        """Return what a task has read of several datasets."""
+        return cls(
+            waited=sum(each.waited for each in uses),
+            elapsed=sum(each.elapsed for each in uses),
+            elements=dict(sum((Counter(each.elements) for each in uses), Counter())),
+        )
+
+    def __str__(self) -> str:
+        share = self.waited / self.elapsed if self.elapsed else 0.0
+        made = ", ".join(f"{count:,} from {task}" for task, count in self.elements.items())
+        return (
+            f"waited {self.waited:.1f} of {self.elapsed:.1f} s ({share:.0%}) for the data service; "
+            f"elements: {made or 'none'}"
+        )
 
 
 def read_address(what: str, address: object) -> str:

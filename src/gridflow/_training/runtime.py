@@ -114,8 +114,10 @@ class TaskRuntime(TaskProcess):
         """Say what was read through the data service, and how long that was waited for."""
         self._told_at = time.monotonic()
         for number, account in enumerate(self.accounts):
-            waited, elapsed, elements = account.read()
-            self.channel.send(reports.DataServed(number, waited, elapsed, dict(elements)))
+            use = account.read()
+            self.channel.send(
+                reports.DataServed(number, use.waited, use.elapsed, dict(use.elements))
+            )
 
     def epoch_end(
         self, epoch: int, logs: Mapping[str, float], *, fit: int = 0, restored: bool = False
