@@ -4,6 +4,9 @@ Sums travel along the chain, where each host adds its ranks' numbers in order, a
 its end. So numbers are always added in rank order, wherever the ranks run, and no network interface
 sends or receives anything twice. Pieces are pipelined: while the first comes back, the last is on
 its way.
+
+A few numbers cost only latency. So those of each rank travel in both directions at once, and each
+host adds all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 _HEADER: Final = struct.Struct("<QQ8s")
 #: Bytes in one message.
 _PIECE: Final = 128 << 10
+#: Up to this many bytes of each rank travel in both directions.
+_SMALL: Final = 2048
 
 
 class Chain:
@@ -47,9 +52,40 @@ class Chain:
         total : numpy.ndarray
             Receives the sum.
         """
+        if 0 < total.nbytes <= _SMALL:
+            self._gather(parts, total)
+        else:
+            self._agree(total)
+            self._pass_through(parts, total)
+        self._count += 1
+
+    def _gather(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
+        """Exchange the numbers of all ranks, and add them."""
+        header = self._header(total)
+        mine = b"".join(part.tobytes() for part in parts)
+        lower = higher = b""
+        try:
+            if self._before is not None and self._after is None:
+                self._before.send_bytes(header + mine)
+            if self._before is not None:
+                lower = self._checked(self._before.recv_bytes(), header)
+            if self._after is not None:
+                self._after.send_bytes(header + lower + mine)
+                higher = self._checked(self._after.recv_bytes(), header)
+            if self._before is not None and self._after is not None:
+                self._before.send_bytes(header + mine + higher)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise _gone() from error
+        ranks = np.frombuffer(lower + mine + higher, total.dtype).reshape(-1, len(total))
+        total[...] = ranks[0]
+        for each in ranks[1:]:
+            np.add(total, each, out=total)
+
+    def _pass_through(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
+        """Send sums along the chain and back."""
         most = max(1, _PIECE // total.itemsize)
         pieces = [slice(start, start + most) for start in range(0, max(1, len(total)), most)]
-        self._agree(total)
         failures: list[Exception] = []
         back = threading.Thread(
             target=self._bring_back, args=(pieces, total, failures), name="gridflow-sums-back"
@@ -65,7 +101,6 @@ class Chain:
             back.join()
         if failures:
             raise _gone() from failures[0]
-        self._count += 1
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,15 +110,24 @@ class Chain:
 
     def _agree(self, total: np.ndarray[Any, Any]) -> None:
         """Compare the operation with those of the neighbouring hosts."""
-        mine = _HEADER.pack(self._count, total.nbytes, total.dtype.name.encode()[:8])
+        mine = self._header(total)
         try:
             if self._after is not None:
                 self._after.send_bytes(mine)
-            if self._before is not None and self._before.recv_bytes() != mine:
-                self.close()
-                raise RanksDiffer("hosts are in different collective operations.")
+            if self._before is not None:
+                self._checked(self._before.recv_bytes(), mine)
         except (OSError, EOFError) as error:
             raise _gone() from error
+
+    def _header(self, total: np.ndarray[Any, Any]) -> bytes:
+        return _HEADER.pack(self._count, total.nbytes, total.dtype.name.encode()[:8])
+
+    def _checked(self, message: bytes, header: bytes) -> bytes:
+        """Return what follows the header, which must be this host's."""
+        if not message.startswith(header):
+            self.close()
+            raise RanksDiffer("hosts are in different collective operations.")
+        return message[len(header) :]
 
     def _send_on(
         self,
