@@ -335,6 +335,17 @@ def test_a_cluster_is_looked_at_from_its_executors(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_port_that_is_taken_is_an_error():
+    with socket.create_server((HERE, 0)) as taken:
+        port = str(taken.getsockname()[1])
+        settings = ("spark.master=local[2]", f"spark.driver.host={HERE}", "spark.ui.enabled=false")
+        words = [word for setting in settings for word in ("--conf", setting)]
+        code, findings = doctor(*words, "--port", port)
+    assert (code, findings[-1]["check"]) == (1, "to the driver")
+    assert f"no free port on {HERE}" in findings[-1]["found"]
+
+
+@pytest.mark.slow
 def test_a_cluster_that_never_answers_is_given_up_in_time():
     """Something listens as a master would, and says nothing."""
     with socket.create_server((HERE, 0)) as mute:

@@ -18,6 +18,7 @@ from gridflow._doctor.probe import SCHEMA, probe_body, read
 from gridflow._files.systems import absolute_path, where
 from gridflow._launch.spark.errors import explain
 from gridflow._launch.spark.launcher import SparkLauncher
+from gridflow._launch.spark.quiet import QUIET
 from gridflow._launch.spark.session import (
     cancel,
     classic_context,
@@ -52,6 +53,10 @@ _TAG: Final = "gridflow-doctor"
 _MOST_TASKS: Final = 256
 _FEWEST_TASKS: Final = 2
 _STOP_SECONDS: Final = 20.0
+_MEND_LISTENING: Final = (
+    "choose other ports with --port and Network(port=…), or an address of this host with "
+    "spark.driver.bindAddress"
+)
 _MEND_FOLDER: Final = "name a folder that the driver can write to"
 
 
@@ -95,7 +100,7 @@ class _Check:
         self.tasks = 0
 
     def run(self) -> None:
-        settings = {"spark.ui.showConsoleProgress": "false", **self.wishes.settings}
+        settings = {**QUIET, **self.wishes.settings}
         self.session = spark = start_session("gridflow doctor", settings)
         if classic_context(spark) is None:
             raise InvalidArgument(
@@ -113,10 +118,12 @@ class _Check:
         assert network.host is not None
         assert network.advertise is not None
         ports = network.ports or (0, 0)
-        with (
-            _planted(self.wishes.shared, placement.default_folder) as planted,
-            Meeting(network.host, range(ports[0], ports[1] + 1), self.tasks) as meeting,
-        ):
+        try:
+            meeting = Meeting(network.host, range(ports[0], ports[1] + 1), self.tasks)
+        except OSError as error:
+            self.findings.append(Diagnosis("to the driver", "error", str(error), _MEND_LISTENING))
+            return
+        with meeting, _planted(self.wishes.shared, placement.default_folder) as planted:
             address = network.address(meeting.port)
             shared = {path: content for path, content in planted.values() if content}
             wishes = {"spool": self.wishes.spool, "shared": shared}
@@ -127,13 +134,14 @@ class _Check:
     def _wait_for_slots(self, look_up: Any) -> int:
         assert self.session is not None
         job = self.wishes.job
-        wanted = job.tasks if job else None
-        wanted = wanted or promised_slots(look_up, slots_per_executor(look_up) or 1) or 1
+        promised = promised_slots(look_up, slots_per_executor(look_up) or 1)
+        # Without a promise: until no more executors come.
+        wanted = promised or _MOST_TASKS
         wait_for_slots(self.session, look_up, wanted, self.wishes.timeout, None, lambda: None)
         there = task_slots(self.session) or 0
         if is_dynamic(look_up):
-            can_be = most_slots(look_up)
-            there = max(there, min(wanted, can_be) if can_be else wanted, _FEWEST_TASKS)
+            wanted = max(there, job.tasks if job else _FEWEST_TASKS)
+            there = min(wanted, most_slots(look_up) or wanted)
         if job and there < job.tasks:
             found = too_few(look_up, job.tasks, there)
             mend = "change roles.ROLE.replicas, or Spark's settings"
