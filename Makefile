@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next bench docs dist release clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next matrix bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -88,6 +88,9 @@ conformance: torch  ## Keras API x strategy x flavour against one process, max |
 
 next: .venv/.ready jar  ## what the coming Keras, TensorFlow, JAX, pandas and Spark change, in one table; OPTIONS="keras jax"
 	@$(PY) scripts/next.py $(OPTIONS)
+
+matrix: .venv/.ready jar  ## the versions that people have, tried pairwise: the table of docs/versions.md; OPTIONS=--plan
+	@$(PY) scripts/matrix.py $(OPTIONS)
 
 docs: .venv/.docs  ## the documentation as a site in build/site, every link checked
 	.venv/bin/mkdocs build --strict --quiet

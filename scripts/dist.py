@@ -24,40 +24,16 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from commands import ROOT, release_tool, run, uv
+
 sys.path.insert(0, str(ROOT / "tests" / "suite"))
-from pythons import find  # noqa: E402
+from pythons import find
 
 JAR = "gridflow/tfrecord/gridflow-tfrecord.jar"
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = "[spark,tensorflow-cpu]"
 #: What a release holds besides the packages.
 BESIDE = {"README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "pyproject.toml", "hatch_build.py"}
-
-
-def run(*words, **options):
-    """Run a command; what it prints is returned, and shown if it fails."""
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, check=False, **options
-    )
-    if done.returncode:
-        command = " ".join(map(str, words))
-        raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout.strip()
-
-
-def uv(*words, **options):
-    """Run uv, the one that ``make setup`` installed where there is no other."""
-    found = shutil.which("uv") or shutil.which("uv", path=ROOT / ".tools" / "bin")
-    if found is None:
-        raise SystemExit("there is no uv: run 'make setup'")
-    return run(found, *words, **options)
-
-
-def release_tool(name, *words, package=None, **options):
-    """Run a tool in the version that ``requirements/release.txt`` names."""
-    pinned = ("--constraints", ROOT / "requirements" / "release.txt", "--from", package or name)
-    return uv("tool", "run", "--quiet", *pinned, name, *words, **options)
 
 
 def version():

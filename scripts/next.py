@@ -25,7 +25,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from commands import ROOT, CommandFailed, uv
+
 PLACE = ROOT / ".cache" / "next"
 #: The oldest that the newest JAX runs on.
 PYTHON = "3.12"
@@ -99,18 +100,8 @@ PACKAGES = (
 # Environments ------------------------------------------------------------------------------------
 
 
-def uv(*words):
-    """Run uv; raise what it says where it fails."""
-    program = shutil.which("uv") or str(ROOT / ".tools" / "bin" / "uv")
-    done = subprocess.run(
-        [program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise OSError(done.stderr.strip() or f"uv {words[0]} ended with {done.returncode}")
-
-
 def install(folder, *words):
-    uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", *words)
+    uv("pip", "install", "--quiet", "--python", folder / "bin" / "python", *words, cwd=ROOT)
 
 
 def environment(name):
@@ -323,8 +314,8 @@ def try_out(name):
     say(f"{name}: making its environment")
     try:
         python = environment(name)
-    except OSError as error:
-        return {"missing": short(str(error))}
+    except CommandFailed as error:
+        return {"missing": short(error.said)}
     say(f"{name}: trying it")
     place = PLACE / f"{name}.json"
     place.unlink(missing_ok=True)

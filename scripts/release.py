@@ -1,6 +1,6 @@
 """A release: ``make release VERSION=0.2.0``, or ``python scripts/release.py --help``.
 
-Writes the version into ``pyproject.toml`` and ``java/pom.xml`` and the notes into ``CHANGELOG.md``,
+Writes the version into ``pyproject.toml`` and its copies, and the notes into ``CHANGELOG.md``,
 commits them, builds and checks ``dist/`` from that commit (``scripts/dist.py``), and tags it. If a
 step fails, the clone is as before. Nothing leaves this machine: pushing and uploading is up to you.
 
@@ -17,7 +17,8 @@ import re
 import subprocess
 import sys
 
-from dist import PYTHONS, ROOT, release_tool, run
+from commands import ROOT, release_tool, run
+from dist import PYTHONS
 from packaging.version import Version
 
 FORMAT = re.compile(r"\d+\.\d+\.\d+(rc\d+)?")

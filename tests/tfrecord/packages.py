@@ -27,11 +27,14 @@ def packages(folder, *requirements):
     return target
 
 
+def spark(version):
+    """Give where a version of pyspark lies."""
+    return packages(f"pyspark/{version}", f"pyspark=={version}")
+
+
 def spark_of(version):
     """Give where a version of pyspark lies; None if it is that of the environment."""
-    if importlib.metadata.version("pyspark") == version:
-        return None
-    return packages(f"pyspark/{version}", f"pyspark=={version}")
+    return None if importlib.metadata.version("pyspark") == version else spark(version)
 
 
 def connect():

@@ -1,34 +1,44 @@
 """A short look at whether gridflow works here: ``python -m gridflow.testing.smoke``.
 
 Two workers on this machine train one Keras model together, without Spark. Where pyspark and Java
-are installed, Spark's JVM also writes and reads a TFRecord file with gridflow's jar.
+are installed, Spark's JVM also writes and reads a TFRecord file with gridflow's jar. With
+``--spark`` each part of gridflow that touches Spark is tried on two executors.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import platform
 import shutil
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.tfrecord import jar
+from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, predict_udf
+from gridflow.tfrecord import jar, read_table
 
 if TYPE_CHECKING:
-    from gridflow import TrainingContext
+    from collections.abc import Callable, Sequence
 
-__all__ = ["smoke"]
+    from gridflow import Backend, TrainingContext
+
+__all__ = ["smoke", "smoke_on_spark"]
 
 _ROWS: Final = 1024
 _SLOPE: Final = 2.0
 #: What the model may be off after its epochs; it begins more than 1 away.
 _CLOSE: Final = 0.05
-_PACKAGES: Final = ("gridflow", "tensorflow", "tensorflow-cpu", "keras", "pyspark", "pyarrow")
+_QUIET: Final[dict[str, Any]] = {"logs": "none", "progress": False}
+_PACKAGES: Final = (
+    *("gridflow", "tensorflow", "tensorflow-cpu", "tf-nightly-cpu", "keras", "keras-nightly"),
+    *("jax", "pyspark", "pyarrow", "pandas", "numpy"),
+)
 
 
 def smoke() -> list[str]:
@@ -48,61 +58,203 @@ def smoke() -> list[str]:
     GridflowError
         If something doesn't run.
     """
-    return [_versions(), _train(), _tfrecords()]
+    return [_described(_versions()), _train_locally(), _tfrecords_if_possible()]
 
 
-def _versions() -> str:
-    installed = []
+def smoke_on_spark() -> dict[str, str | Exception]:
+    """Try what touches Spark, on two executors of this machine: a ``local-cluster``.
+
+    A job on a pandas DataFrame, rows that are pushed into a running job, the estimator of Spark ML,
+    a model as a column function, and TFRecord files; where JAX is installed, a job on JAX, too.
+    Takes a minute or two. A part that fails doesn't keep the next ones from being tried.
+
+    Returns
+    -------
+    dict of str to (str or Exception)
+        For each part what it did, or why it failed.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local-cluster[2,2,1024]")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    # Not at the first job: a session that gets a jar later may lack it in some of its threads.
+    spark: Any = builder.config("spark.jars", str(jar())).getOrCreate()
+    found: dict[str, str | Exception] = {}
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        for name, part in _PARTS.items():
+            try:
+                found[name] = part(spark)
+            except Exception as error:  # noqa: BLE001 (whatever it is, it belongs to this part)
+                found[name] = error
+    finally:
+        spark.stop()
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed.append(f"{name} {importlib.metadata.version(name)}")
-    return f"Python {platform.python_version()}, {', '.join(installed)}"
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _described(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _model() -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(0.3), "mse")
+    return model
 
 
 def _learn(ctx: TrainingContext) -> float:
-    import keras
-
     with ctx.strategy.scope():
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-        model.compile(keras.optimizers.SGD(0.3), "mse")
-    rows = ctx.dataset("rows", batch_size=64, features="x", label="y")
-    model.fit(rows, epochs=4, verbose=0)
+        model = _model()
+    rows = ctx.dataset(batch_size=64, features=[["x"]], label="y")
+    model.fit(rows, epochs=4, verbose=0, callbacks=ctx.callbacks())
+    return _slope(model)
+
+
+def _learn_from_stream(ctx: TrainingContext) -> float:
+    with ctx.strategy.scope():
+        model = _model()
+    model.fit(ctx.stream(64, features=[["x"]], label="y"), verbose=0, callbacks=ctx.callbacks())
+    return _slope(model)
+
+
+def _slope(model: Any) -> float:
     return float(model.get_weights()[0][0, 0])
 
 
-def _train() -> str:
-    import numpy as np
-
-    x = np.linspace(-1, 1, _ROWS, dtype="float32")[:, None]
-    distributor = TensorflowDistributor(2, launcher=LocalLauncher(), logs="none", progress=False)
-    slopes = distributor.run(_learn, data={"rows": {"x": x, "y": _SLOPE * x}}).values
+def _checked(slopes: Sequence[float]) -> str:
     if len(set(slopes)) != 1 or abs(slopes[0] - _SLOPE) > _CLOSE:
         raise RuntimeError(f"two workers learnt the slopes {list(slopes)}, not {_SLOPE} both")
     return f"two workers learnt the slope {slopes[0]:.3f} of {_SLOPE}"
 
 
-def _tfrecords() -> str:
+def _pandas() -> Any:
+    import numpy as np
+    import pandas as pd
+
+    x = np.linspace(-1, 1, _ROWS, dtype="float32")
+    return pd.DataFrame({"x": x, "y": _SLOPE * x, "name": [f"row {i}" for i in range(_ROWS)]})
+
+
+def _frame(spark: Any) -> Any:
+    half = _ROWS / 2
+    x = f"float((id - {half}) / {half})"
+    return spark.range(_ROWS).selectExpr(f"{x} AS x", f"{x} * float({_SLOPE}) AS y")
+
+
+def _train_locally() -> str:
+    distributor = TensorflowDistributor(2, launcher=LocalLauncher(), **_QUIET)
+    return _checked(distributor.run(_learn, data=_pandas()).values)
+
+
+def _train(spark: Any, backend: Backend = "tensorflow") -> str:
+    distributor = TensorflowDistributor(2, launcher=SparkLauncher(spark), backend=backend, **_QUIET)
+    return _checked(distributor.run(_learn, data=_pandas()).values)
+
+
+def _train_on_jax(spark: Any) -> str:
+    if importlib.util.find_spec("jax") is None:
+        return "not tried: JAX isn't installed"
+    return _train(spark, "jax")
+
+
+def _feed(spark: Any) -> str:
+    distributor = TensorflowDistributor(2, launcher=SparkLauncher(spark), **_QUIET)
+    with distributor.start(_learn_from_stream) as cluster:
+        cluster.feed(_frame(spark), epochs=4)
+    return _checked(cluster.result().values)
+
+
+def _estimate(spark: Any) -> str:
+    from gridflow.ml import KerasEstimator
+
+    options: dict[str, Any] = {"featuresCol": "x", "labelCol": "y", "numWorkers": 2, "seed": 1}
+    fitted = KerasEstimator(model=_model, epochs=4, **options).fit(_frame(spark))
+    return _close(fitted.transform(_frame(spark)))
+
+
+def _predict(spark: Any) -> str:
+    import numpy as np
+
+    model = _model()
+    model.set_weights([np.array([[_SLOPE]])])
+    return _close(_frame(spark).withColumn("prediction", predict_udf(model)("x")))
+
+
+def _close(predicted: Any) -> str:
+    table = predicted.selectExpr("y", "float(prediction) AS prediction").toPandas()
+    off = float((table["y"] - table["prediction"]).abs().max())
+    if len(table) != _ROWS or off > _CLOSE:
+        raise RuntimeError(f"{len(table)} of {_ROWS} rows were predicted, at most {off} off")
+    return f"Spark predicted {_ROWS} rows, at most {off:.3f} off"
+
+
+def _tfrecords(spark: Any) -> str:
+    with tempfile.TemporaryDirectory(prefix="gridflow-smoke-") as folder:
+        path = str(Path(folder, "rows"))
+        spark.range(_ROWS).write.format("tfrecord").save(path)
+        found = spark.read.format("tfrecord").load(path).count()
+        again = sum(read_table(part).num_rows for part in Path(path).glob("part-*"))
+    if {found, again} != {_ROWS}:
+        raise RuntimeError(f"of {_ROWS} rows in TFRecord files, Spark read {found}, Python {again}")
+    return f"Spark wrote {_ROWS} rows to a TFRecord file and read them"
+
+
+def _tfrecords_if_possible() -> str:
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         return "no TFRecord file: pyspark and Java aren't both installed"
     from pyspark.sql import SparkSession
 
-    spark: Any = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.jars", str(jar()))
-        .getOrCreate()
-    )
+    builder: Any = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.jars", str(jar())).getOrCreate()
     try:
-        with tempfile.TemporaryDirectory(prefix="gridflow-smoke-") as folder:
-            path = str(Path(folder, "rows"))
-            spark.range(_ROWS).write.format("tfrecord").save(path)
-            found = spark.read.format("tfrecord").load(path).count()
+        return _tfrecords(spark)
     finally:
         spark.stop()
-    if found != _ROWS:
-        raise RuntimeError(f"of {_ROWS} rows in a TFRecord file, Spark read {found}")
-    return f"Spark wrote {_ROWS} rows to a TFRecord file and read them"
+
+
+_PARTS: Final[dict[str, Callable[[Any], str]]] = {
+    "job": _train,
+    "feed": _feed,
+    "estimator": _estimate,
+    "predict_udf": _predict,
+    "tfrecord": _tfrecords,
+    "jax": _train_on_jax,
+}
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gridflow.testing.smoke", description=__doc__)
+    parser.add_argument("--spark", action="store_true", help="try each part on two executors")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="with --spark: write the results")
+    given = parser.parse_args()
+    if not given.spark:
+        sys.stdout.writelines(f"{line}\n" for line in smoke())
+        return 0
+    print(_described(_versions()), flush=True)  # noqa: T201
+    found = smoke_on_spark()
+    failed = {name: said for name, said in found.items() if isinstance(said, Exception)}
+    for name, said in found.items():
+        print(f"{name}: {'FAILED' if name in failed else said}")  # noqa: T201
+    for error in failed.values():
+        traceback.print_exception(error)
+    if given.json:
+        texts = {name: f"{type(error).__name__}: {error}" for name, error in failed.items()}
+        passed = {name: said for name, said in found.items() if name not in failed}
+        results = {"versions": _versions(), "passed": passed, "failed": texts}
+        given.json.write_text(json.dumps(results, indent=1))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in smoke())
+    sys.exit(_main())
