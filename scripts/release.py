@@ -28,6 +28,7 @@ UNRELEASED = "unreleased"
 PLACES = {
     "pyproject.toml": re.compile(r'(?<=^version = ")[^"]+', re.MULTILINE),
     "java/pom.xml": re.compile(r"(?<=<version>)[^<]+"),
+    "conda/recipe.yaml": re.compile(r'(?<=^  version: ")[^"]+', re.MULTILINE),
 }
 
 

@@ -44,7 +44,7 @@ def clone(tmp_path):
     """Copy what a release looks at, with one release and one change since."""
     folder = tmp_path / "clone"
     (folder / "changelog.d").mkdir(parents=True)
-    for name in ("pyproject.toml", "java", "scripts", "requirements", "tests/suite"):
+    for name in ("pyproject.toml", "java", "conda", "scripts", "requirements", "tests/suite"):
         source, target = ROOT / name, folder / name
         if source.is_file():
             shutil.copy(source, target)
