@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import pytest
 from documents import ROOT
+
+NODE = ROOT / "examples" / "cloud" / "node.sh"
+#: Stands in for a service's own command: keeps how it was called, and copies from a folder.
+COPY = """#!/bin/sh
+echo "$0" "$@" >> {told}
+for target; do :; done
+cp {bucket}/* "$target"
+"""
 
 
 def blocks(language):
@@ -106,3 +118,104 @@ def test_a_worker_is_told_to_go_once_there_is_a_notice(tmp_path):
             thread.join()
     assert Metadata.asked == 3
     assert (tmp_path / "told").read_text() == "kill --kill-whom=main --signal=SIGPWR spark-worker\n"
+
+
+def prepare(*words, folder, python=None, extras="validate"):
+    """Run the script that prepares a node, with what it installs below a folder."""
+    commands = folder / "commands"
+    commands.mkdir(exist_ok=True)
+    (commands / "python3").unlink(missing_ok=True)
+    (commands / "python3").symlink_to(python or Path(sys.base_prefix, "bin", "python3"))
+    environment = {
+        **os.environ,
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PREFIX": str(folder / "opt"),
+        "EXTRAS": extras,
+    }
+    return subprocess.run(
+        ["bash", NODE, *map(str, words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """Make a folder with a file that is called as the wheel is, and commands that copy from it."""
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    (folder / "gridflow-0.1.0-py3-none-any.whl").write_text("no wheel")
+    (tmp_path / "commands").mkdir()
+    for name in ("aws", "gcloud"):
+        command = tmp_path / "commands" / name
+        command.write_text(COPY.format(told=tmp_path / "told", bucket=folder))
+        command.chmod(0o755)
+    return folder
+
+
+def test_a_node_is_not_prepared_without_a_folder(tmp_path):
+    done = prepare(folder=tmp_path)
+    assert done.returncode == 64
+    assert done.stderr.startswith("usage: node.sh FOLDER [PYTHON]")
+
+
+def test_a_node_is_not_prepared_with_an_old_python(bucket, tmp_path):
+    old = tmp_path / "python3.9"
+    old.write_text('#!/bin/sh\ncase "$2" in *version_info*) exit 1;; esac\n')
+    old.chmod(0o755)
+    done = prepare(bucket, folder=tmp_path, python=old)
+    assert done.returncode == 64
+    assert "python3 is older than 3.11: give another one" in done.stderr
+
+
+@pytest.mark.parametrize("names", [[], ["gridflow-0.1.0-x.whl", "gridflow-0.2.0-x.whl"]])
+def test_a_node_is_not_prepared_without_exactly_one_wheel(names, tmp_path):
+    folder = tmp_path / "setup"
+    folder.mkdir()
+    for name in names:
+        (folder / name).touch()
+    done = prepare(folder, folder=tmp_path)
+    assert done.returncode == 66
+    reason = f"{folder} must have one wheel of gridflow; there is: {' '.join(names)}"
+    assert " ".join(done.stderr.split()) == reason.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "called"),
+    [
+        ("s3://acme/setup", "aws s3 cp --recursive s3://acme/setup"),
+        ("gs://acme/setup/", "gcloud storage cp --recursive gs://acme/setup/*"),
+    ],
+)
+def test_a_node_gets_the_wheel_from_a_bucket_by_the_services_own_command(
+    source, called, bucket, tmp_path
+):
+    done = prepare(source, folder=tmp_path)
+    words = (tmp_path / "told").read_text().split()
+    assert " ".join(words[:-1]) == f"{tmp_path}/commands/{called}"
+    assert not Path(words[-1]).exists()  # where it was copied to
+    assert done.returncode != 0  # that it is no wheel doesn't go unnoticed
+    assert "gridflow-0.1.0-py3-none-any.whl" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_node_that_is_prepared_twice_runs_gridflow(tmp_path):
+    uv = shutil.which("uv") or shutil.which("uv", path=ROOT / ".tools" / "bin")
+    build = [uv, "build", "--wheel", "--quiet", "--out-dir", tmp_path / "setup", ROOT]
+    subprocess.run(build, check=True, timeout=120)
+    shutil.copy(ROOT / "requirements" / "constraints.txt", tmp_path / "setup")
+    for _ in range(2):
+        done = prepare(tmp_path / "setup", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    python = tmp_path / "opt" / "bin" / "python"
+    code = "import gridflow, jsonschema; print(gridflow.__file__)"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(str(tmp_path / "opt"))
+    code = "import pyarrow; print(f'pyarrow=={pyarrow.__version__}')"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said in (ROOT / "requirements" / "constraints.txt").read_text()
