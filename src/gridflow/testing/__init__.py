@@ -1,1 +1,1 @@
-"""What users can test their own jobs with."""
+"""Tools for testing your own jobs and launchers."""

@@ -1,7 +1,7 @@
-"""The conformance table's column of parameter servers: as good as synchronous, no step lost.
+"""The conformance table's column for parameter servers: no step lost, and a comparable loss.
 
-Asynchronous training doesn't give the numbers of one process. What can be asked of it: it makes
-exactly the steps that it was told to, and its loss ends where that of synchronous training does.
+Asynchronous training doesn't reproduce the numbers of one process. It must still run exactly the
+requested number of steps, and end with about the loss of synchronous training.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ROWS: Final = 2048
 BATCH: Final = 32
 EPOCHS: Final = 8
 STEPS: Final = EPOCHS * ROWS // BATCH
-#: The rows of the table, and how far each may be off: steps at all, losses in proportion.
+#: The table's rows with their limits: absolute for steps, relative for losses.
 CELLS: Final = {("step counter", "adam"): 0.0, ("loss after ctx.fit", "adam"): 0.05}
 
 
 def rows() -> dict[str, dict[str, np.ndarray]]:
-    """Return rows with noise in them that no training takes away."""
+    """Return rows with irreducible noise in their labels."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(ROWS, 4)).astype("float32")
     noise = rng.normal(size=ROWS)
@@ -33,7 +33,7 @@ def rows() -> dict[str, dict[str, np.ndarray]]:
 
 
 def build(keras: Any) -> Any:
-    """Return a compiled model of a flavour of Keras, whose learning rate falls."""
+    """Return a compiled model with a decaying learning rate."""
     keras.utils.set_random_seed(3)
     layers = keras.layers
     model = keras.Sequential([layers.Dense(16, activation="tanh"), layers.Dense(1)])
@@ -43,16 +43,16 @@ def build(keras: Any) -> Any:
 
 
 def found_in(model: Any, loss: float, an_epoch: int) -> dict[tuple[str, str], CaseResult]:
-    """Return what the cells compare, of a trained model and its loss over all rows.
+    """Return the values that the cells compare, for a trained model and its loss over all rows.
 
-    Workers with uneven numbers of rows make some steps more in `an_epoch`.
+    Workers with uneven numbers of rows need a few more steps for `an_epoch`.
     """
     steps = float(model.optimizer.iterations.numpy()) * STEPS / (EPOCHS * an_epoch)
     return dict(zip(CELLS, (CaseResult(losses=[steps]), CaseResult(losses=[loss])), strict=True))
 
 
 def column(ctx: Any, flavour: str, shared: str) -> None:
-    """Be the chief of parameter servers; a training function.
+    """Train with parameter servers; a training function for the chief.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def column(ctx: Any, flavour: str, shared: str) -> None:
         Its data are `rows`.
     flavour : {"keras", "tf_keras"}
     shared : str
-        Where to put what was found.
+        The folder for the results.
     """
     keras = importlib.import_module(flavour)
     with ctx.strategy.scope():
@@ -73,7 +73,7 @@ def column(ctx: Any, flavour: str, shared: str) -> None:
 
 
 def plain_results(keras: Any) -> dict[tuple[str, str], CaseResult]:
-    """Compute with one process what the cells are compared with."""
+    """Compute the expected values in one process."""
     model = build(keras)
     data = rows()["rows"]
     model.fit(data["x"], data["y"], batch_size=BATCH, epochs=EPOCHS, verbose=0)

@@ -1,4 +1,4 @@
-"""Cases of the conformance table with batches of the user's own, on TensorFlow."""
+"""Cases of the conformance table in which users make the batches, on TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gridflow.testing.cases import (
 if TYPE_CHECKING:
     from gridflow.testing.cases import Lab
 
-#: The cases, each with the first of the models.
+#: The cases; each uses the first model.
 CASES: Final = ("fit PyDataset", "on batches")
 
 
 def plain_results(lab: Lab) -> dict[str, CaseResult]:
-    """Compute with one process and arrays what the cases are compared with."""
+    """Compute the expected values in one process, from arrays."""
     data = natural_rows()
     model = lab.model("sgd momentum")
     options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
@@ -40,7 +40,7 @@ def results(lab: Lab) -> dict[str, CaseResult]:
 
 
 def _views(lab: Lab) -> Any:
-    """Return a PyDataset whose batches are views of arrays that begin at a multiple of 64 bytes."""
+    """Return a PyDataset whose batches are views of arrays aligned to 64 bytes."""
     data = natural_rows()
     x, y = _aligned(data["x"]), _aligned(data["y"])
     utils = lab.keras.utils
@@ -65,7 +65,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 
 def _on_batches(lab: Lab) -> CaseResult:
-    """Train, test and predict on batches that all ranks have; a number that they can't share."""
+    """Train, test and predict on the same batches on all ranks, with a size they can't split."""
     data = natural_rows()
     model = lab.model("sgd momentum")
     losses = []

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 ROWS: Final = 64
-BATCH: Final = 16  # of all replicas together
+BATCH: Final = 16  # rows of a global batch
 EPOCHS: Final = 2
 STEPS: Final = ROWS // BATCH
-#: Steps after which the case of a resume dies, in the middle of the second epoch.
+#: Steps after which the resume case dies, in the middle of the second epoch.
 DIES_AFTER: Final = STEPS + 2
 
-#: Names of the small models; the last one differs by nature where there are several replicas.
+#: Names of the small models. With several replicas, the last one can't match a single process.
 MODELS: Final = ("sgd momentum", "synchronised batchnorm", "adam", "batchnorm and dropout")
-#: Those of the cases that need TensorFlow as Keras's backend.
+#: Models and cases that need TensorFlow as Keras's backend.
 TENSORFLOW_MODELS: Final = ("synchronised batchnorm",)
 TENSORFLOW_CASES: Final = ("custom loop", "fit tf.data", "fit tf.data, validation")
-#: Ways to give data to ``fit``, tried with the first model.
+#: Ways to pass data to ``fit``; each uses the first model.
 DATA_CASES: Final = (
     "fit arrays",
     "fit tf.data",
@@ -45,9 +45,9 @@ class CaseResult:
     Attributes
     ----------
     values : list of numpy array
-        Weights or outputs, to be equal to those of one process.
+        Weights or outputs, which must equal those of one process.
     losses : list of float
-        Losses and metrics, likewise.
+        Losses and metrics, which must do so too.
     """
 
     values: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -56,7 +56,7 @@ class CaseResult:
 
 @functools.cache
 def natural_rows() -> dict[str, np.ndarray]:
-    """Return the columns in the order in which one process trains them."""
+    """Return the columns, in the order in which one process trains on them."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(ROWS, 4)).astype("float32")
     more = rng.normal(size=(ROWS, 2)).astype("float32")
@@ -72,20 +72,20 @@ def natural_rows() -> dict[str, np.ndarray]:
 
 
 def rows(num_workers: int = 1) -> dict[str, dict[str, np.ndarray]]:
-    """Return the rows so that `num_workers` contiguous shares make up one process's batches."""
+    """Return the rows, ordered so that `num_workers` contiguous shares give the same batches."""
     places = np.arange(ROWS).reshape(STEPS, num_workers, -1).transpose(1, 0, 2).reshape(-1)
     return {"rows": {name: values[places] for name, values in natural_rows().items()}}
 
 
 class Lab:
-    """Makes models of one flavour of Keras under one strategy.
+    """Makes models with one flavour of Keras under one strategy.
 
     Parameters
     ----------
     keras : module
         ``keras`` or ``tf_keras``.
     strategy : tf.distribute.Strategy
-        Under JAX and torch what stands for one.
+        With JAX and torch, an object with the same ``scope`` and ``num_replicas_in_sync``.
     """
 
     def __init__(self, keras: Any, strategy: Any) -> None:
@@ -101,21 +101,21 @@ class Lab:
 
     @property
     def flavour(self) -> str:
-        """``keras``, ``tf_keras``, or the backend that isn't TensorFlow."""
+        """``keras`` or ``tf_keras``; without TensorFlow, the backend's name."""
         return str(self.keras.__name__ if self.is_tensorflow else self.keras.backend.backend())
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Those of `MODELS` that the backend knows."""
+        """The `MODELS` that the backend supports."""
         return tuple(m for m in MODELS if self.is_tensorflow or m not in TENSORFLOW_MODELS)
 
     @property
     def replicas(self) -> int:
-        """How many replicas share a batch."""
+        """The number of replicas that share a batch."""
         return int(self.strategy.num_replicas_in_sync)
 
     def model(self, name: str, subclass: Any = None, **compiled: Any) -> Any:
-        """Make one of `MODELS`, the same in every process, or a model of a class like it."""
+        """Make one of `MODELS`, identical in every process; `subclass` replaces ``Sequential``."""
         keras = self.keras
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
@@ -134,12 +134,12 @@ class Lab:
         return model
 
     def optimizer(self, name: str) -> Any:
-        """Make the optimizer that goes with a model."""
+        """Make the optimizer for a model."""
         optimizers = self.keras.optimizers
         return optimizers.Adam(0.01) if name == "adam" else optimizers.SGD(0.05, momentum=0.9)
 
     def model_of_dicts(self) -> Any:
-        """Make a model with two inputs and two outputs, taken and given as dicts."""
+        """Make a model with two inputs and two outputs, both as dicts."""
         keras = self.keras
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
@@ -164,19 +164,19 @@ class Lab:
 
 
 def weights_of(model: Any) -> list[np.ndarray]:
-    """Return all weights and statistics; to be called by all ranks."""
+    """Return all weights and statistics; all ranks must call it."""
     return [np.array(weight) for weight in model.get_weights()]
 
 
 def _outputs(model: Any) -> CaseResult:
-    """Return what a model answers, and how far off that is on the whole."""
+    """Return a model's predictions and their mean squared error."""
     data = natural_rows()
     answers = model.predict(data["x"], batch_size=BATCH, verbose=0)
     return CaseResult([answers], [float(np.mean(np.square(answers - data["y"])))])
 
 
 def trained(model: Any, history: Any) -> CaseResult:
-    """Return the weights and the History of a model."""
+    """Return a model's weights and the values of its History."""
     losses = [float(loss) for name in sorted(history.history) for loss in history.history[name]]
     return CaseResult(weights_of(model), losses)
 
@@ -185,7 +185,7 @@ def trained(model: Any, history: Any) -> CaseResult:
 
 
 def plain_results(lab: Lab, name: str) -> dict[str, CaseResult]:
-    """Compute, with arrays and nothing else, what all cases of a model are compared with."""
+    """Compute the expected values for all cases of a model, from plain arrays."""
     data = natural_rows()
     x, y = data["x"], data["y"]
     model = lab.model(name)
@@ -207,7 +207,7 @@ def plain_results(lab: Lab, name: str) -> dict[str, CaseResult]:
 
 
 def plain_data_results(lab: Lab) -> dict[str, CaseResult]:
-    """Compute what the cases of data are compared with."""
+    """Compute the expected values for the data cases."""
     data = natural_rows()
     x, y = data["x"], data["y"]
     options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
@@ -246,7 +246,7 @@ def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Case
     if shared is not None:
         found["checkpoint and resume"] = _resumed(ctx, lab, name, Path(shared))
     path = ctx.work_dir / "saved.keras"
-    model.save(path)  # by all ranks, each to a place of its own
+    model.save(path)  # on all ranks, each to its own path
     found["save"] = _outputs(lab.keras.models.load_model(path))
     if lab.is_tensorflow:
         found["custom loop"] = _custom_loop(ctx, lab, name)
@@ -254,7 +254,7 @@ def results(ctx: Any, lab: Lab, name: str, shared: str | None) -> dict[str, Case
 
 
 def data_results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
-    """Compute the cases of data on this rank."""
+    """Compute the data cases on this rank."""
     data = natural_rows()
     x, y = data["x"], data["y"]
 
@@ -286,7 +286,7 @@ def data_results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
 
 
 def dataset(ctx: Any, features: Sequence[str] = ("x",), label: Any = "y", **options: Any) -> Any:
-    """Return this rank's rows, as they come."""
+    """Return this rank's rows, in order."""
     size = BATCH // ctx.num_workers
     labels = [label] if isinstance(label, str) else label
     return ctx.dataset("rows", batch_size=size, features=list(features), label=labels, **options)
@@ -305,7 +305,7 @@ def _fit(ctx: Any, lab: Lab, name: str, callbacks: Sequence[Any] | None = None) 
 
 
 def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> CaseResult:
-    """Train until it dies, and again from the checkpoint."""
+    """Train until the callback raises, then resume from the checkpoint."""
     from gridflow._keras import callbacks
 
     committed = shared / f"{name.replace(' ', '-')}.npz"
@@ -326,11 +326,11 @@ def _resumed(ctx: Any, lab: Lab, name: str, shared: Path) -> CaseResult:
         second = Life(ctx, committed, resume_from=committed)
         _, result = _fit(ctx, lab, name, callbacks.build(second))
         return CaseResult(result.values, result.losses)
-    raise AssertionError("the training was to die, and did not")
+    raise AssertionError("training was expected to die, but finished")
 
 
 def _custom_loop(ctx: Any, lab: Lab, name: str) -> CaseResult:
-    """Train by a loop of one's own around ``strategy.run``."""
+    """Train with a custom loop around ``strategy.run``."""
     import tensorflow as tf
 
     from gridflow._keras import statistics
@@ -346,7 +346,7 @@ def _custom_loop(ctx: Any, lab: Lab, name: str) -> CaseResult:
             errors = tf.reduce_sum(tf.square(model(x, training=True) - y))
             loss = errors / BATCH
         gradients = tape.gradient(loss, model.trainable_variables)
-        # Both flavours add the gradients up over all replicas.
+        # Both flavours sum the gradients over all replicas.
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     train_step: Callable[[Any], None] = tf.function(

@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster on this machine: a master and workers as separate processes."""
+"""A real Spark standalone cluster on this machine, with a master and workers as processes."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _STOP_SECONDS: Final = 10.0
 
 
 class StandaloneCluster:
-    """Start a cluster on the loopback interface; stop it at the end of a ``with`` block.
+    """A cluster on the loopback interface that runs for the length of a ``with`` block.
 
     Parameters
     ----------
     workers : int, default 2
-        Worker processes; each gives one executor to an application.
+        Number of worker processes; each runs one executor per application.
     cores : int, default 1
-        Of each worker.
+        Cores per worker.
     memory : str, default "2g"
-        Of each worker, in Spark's notation.
+        Memory per worker, in Spark's notation.
     gpus : int, default 0
-        Stand-ins for GPUs of each worker: addresses that Spark hands out, without devices. No two
-        workers have the same. Sessions ask for them by ``spark.executor.resource.gpu.amount`` and
+        Simulated GPUs per worker: addresses that Spark assigns, without devices. No two workers
+        share an address. Sessions request them with ``spark.executor.resource.gpu.amount`` and
         ``spark.task.resource.gpu.amount``.
     settings : dict, optional
-        Spark settings of the workers themselves, such as ``{"spark.decommission.enabled": "true"}``
-        for `decommission`.
+        Spark settings for the workers, such as ``{"spark.decommission.enabled": "true"}`` for
+        `decommission`.
 
     Attributes
     ----------
     url : str
         ``spark://127.0.0.1:<port>``.
     folder : Path
-        Logs and executors' folders; deleted when the cluster stops.
+        Contains the logs and the executors' folders; deleted when the cluster stops.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class StandaloneCluster:
         Parameters
         ----------
         **settings
-            Spark settings with ``_`` for the dots, for example ``spark_executor_memory="1g"``.
+            Spark settings, with ``_`` in place of the dots: ``spark_executor_memory="1g"``.
         """
         from pyspark.sql import SparkSession
 
@@ -108,12 +108,13 @@ class StandaloneCluster:
         return session
 
     def decommission(self, worker: int) -> None:
-        """Tell a worker that its machine will be taken away, as an operator or a cloud does.
+        """Announce that a worker's machine is going away, as an operator or a cloud would.
 
         Parameters
         ----------
         worker : int
-            From 0. Its executors' folders are ``work-<worker>/<application>/<executor>``.
+            Index of the worker, from 0. Its executors' folders are
+            ``work-<worker>/<application>/<executor>``.
         """
         self._processes[1 + worker].send_signal(signal.SIGPWR)
 
@@ -150,7 +151,7 @@ class StandaloneCluster:
             self._wait_for(*worker, r"(Successfully registered) with master")
 
     def _own_settings(self, index: int) -> tuple[str, ...]:
-        """Return the arguments that give a worker settings of its own."""
+        """Return the arguments that pass a worker its settings."""
         settings = {**self._settings, **(self._gpu_settings(index) if self.gpus else {})}
         if not settings:
             return ()
@@ -160,7 +161,7 @@ class StandaloneCluster:
         return "--properties-file", str(file)
 
     def _gpu_settings(self, index: int) -> dict[str, str]:
-        """Let a worker discover its GPUs, by a script that prints their addresses."""
+        """Return settings with a discovery script that prints the worker's GPU addresses."""
         first = index * self.gpus
         addresses = [str(address) for address in range(first, first + self.gpus)]
         script = self.folder / f"gpus-{index}.sh"
@@ -215,16 +216,16 @@ class StandaloneCluster:
                 break
             time.sleep(0.1)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise GridflowError(f"Spark's {log.stem} did not start. The end of its log:\n{tail}")
+        raise GridflowError(f"Spark's {log.stem} did not start. End of its log:\n{tail}")
 
 
 def wait_for_slots(spark: SparkSession, number: int, seconds: float = 90.0) -> None:
-    """Wait until the executors of a session can run a number of tasks at once.
+    """Wait until a session has `number` task slots.
 
     Raises
     ------
     TimeoutError
-        They can't after that many seconds.
+        If there are fewer slots after `seconds`.
     """
     from gridflow._launch.spark.session import task_slots
 

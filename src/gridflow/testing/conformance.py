@@ -1,14 +1,14 @@
-"""Does distributed training compute what one process computes? A table of answers.
+"""A table that shows whether distributed training computes what one process computes.
 
-Every cell trains, evaluates, predicts, saves or resumes a small model in one way, under one
-strategy, with one flavour of Keras, and compares with one plain process of that flavour on the
-same global batches (without gridflow: arrays given to ``fit``). The number in a cell is the
-largest difference of any weight or output. Where batches are normalised, or rows dropped, per
-replica (plain BatchNormalization, Dropout), several replicas can't compute the same: there the
-losses are compared, and all ranks must hold the same weights and statistics. Asynchronous training
-has a column of its own kind (`gridflow.testing.asynchronous`).
+Each cell trains, evaluates, predicts, saves or resumes a small model in one way, under one strategy
+and with one flavour of Keras. It compares the result with a single process of that flavour on the
+same global batches, without gridflow (arrays passed to ``fit``). The number in a cell is the
+largest difference in any weight or output. Layers that work per replica (plain BatchNormalization,
+Dropout) can't give the same numbers on several replicas: there the losses are compared, and all
+ranks must hold the same weights and statistics. Asynchronous training has its own column, with
+different cases (`gridflow.testing.asynchronous`).
 
-``python -m gridflow.testing.conformance`` prints the table, for plain processes and for Spark.
+``python -m gridflow.testing.conformance`` prints the table, for local processes and for Spark.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 
     from gridflow._spec.strategies import Strategy
 
-#: Keras 3 and tf_keras on TensorFlow; and Keras 3 on its other backends.
+#: Keras 3 and tf_keras on TensorFlow, then Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")
 BACKENDS: Final = ("jax", "torch")
-#: Strategy, and how many workers and replicas in each worker it gets.
+#: For each strategy, the number of workers and of replicas per worker.
 STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
     "none": (1, 1),
     "mirrored": (1, 2),
     "multi_worker_mirrored": (2, 1),
 }
-#: Of the column of parameter servers: four slots, the chief's included.
+#: Roles of the parameter server column: four slots, including the chief's.
 _SERVER_ROLES: Final = (Role("ps", 1), Role("worker", 2))
 _MULTI_WORKER: Final = "multi_worker_mirrored"
 _SERVERS: Final = "parameter_server"
@@ -80,30 +80,30 @@ def column(
     steps: bool = True,
     weights: bool = True,
 ) -> None:
-    """Be one rank of all cells of one strategy and flavour; a training function.
+    """Compute all cells of one strategy and flavour on one rank; a training function.
 
     Parameters
     ----------
     ctx : TrainingContext
-        Its data are `rows` for as many workers, a contiguous share in order on each rank.
+        Its data are `rows` for this number of workers; each rank reads a contiguous share in order.
     flavour : {"keras", "tf_keras", "jax", "torch"}
     replicas : int
-        In this process: logical CPU devices for ``mirrored``.
+        Replicas in this process: logical CPU devices for ``mirrored``.
     shared : str
-        A folder that all ranks see, for checkpoints and what each of them found.
+        A folder that all ranks can access, for checkpoints and results.
     in_full : bool, default True
-        Whether to compute the cases of `uneven` and `step_results`, too; what they find doesn't
-        depend on who started the process.
+        Whether to also compute the cases of `uneven`, `batch_cases`, `step_results` and `weighted`;
+        their results don't depend on the launcher.
     models : int, default all
-        How many of `MODELS` to train.
+        Number of `MODELS` to train.
     steps, weights : bool, default True
-        Whether those of `step_results` are among them, and of `weighted`.
+        With `in_full`: whether to include `step_results` and `weighted`.
     """
     if replicas > 1:
         _split_the_cpu(replicas)
     lab = Lab(_keras_of(flavour), ctx.strategy)
     if lab.replicas != replicas * ctx.num_workers:
-        raise AssertionError(f"{lab.replicas} replicas, {replicas} in each worker were wanted")
+        raise AssertionError(f"got {lab.replicas} replicas, expected {replicas} per worker")
     found: dict[Cell, CaseResult] = {}
     for model in lab.models[:models]:
         for case, result in results(ctx, lab, model, shared).items():
@@ -132,7 +132,7 @@ def _split_the_cpu(devices: int) -> None:
 
 
 def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: bool) -> None:
-    """Compute what cells of a flavour are compared with, in a process without gridflow."""
+    """Compute the expected values of a flavour, in a process without a gridflow job."""
     keras = _keras_of(flavour)
     lab = Lab(keras, _Alone())
     found: dict[Cell, CaseResult] = {}
@@ -154,7 +154,7 @@ def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: boo
 
 
 class _Alone:
-    """Stands for a strategy where there is none."""
+    """Replaces the strategy in a single process."""
 
     num_replicas_in_sync = 1
 
@@ -167,7 +167,7 @@ def _keras_of(flavour: str) -> Any:
 
 
 def installed() -> tuple[str, ...]:
-    """Return the flavours and backends that there are in this Python."""
+    """Return the flavours and backends that are installed."""
     there = (each for each in BACKENDS if importlib.util.find_spec(each) is not None)
     return (*FLAVOURS, *there)
 
@@ -186,7 +186,7 @@ def run_plain(
     ----------
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
-        For a file of this function's own.
+        Where to write a temporary file.
     models, steps, weights
         See `run_column`.
     """
@@ -216,16 +216,16 @@ def run_table(
     Parameters
     ----------
     expected : dict
-        What `run_plain` returned, by flavour.
+        The results of `run_plain`, by flavour.
     directory : Path
-        Empty; all tasks must see it.
+        An empty folder that all tasks can access.
     spark : SparkSession, optional
-        Where to run, two slots for each column at once, four with parameter servers. Default:
-        plain processes here.
+        Where to run. Each concurrent column needs two slots, or four with parameter servers.
+        Default: processes on this machine.
     at_once : int, default 1
-        Columns beside one another.
+        Number of columns to run at the same time.
     warm_seconds : float, default 300
-        Of `gridflow.TensorflowDistributor`; 0: no training process is forked.
+        See `gridflow.LaunchOptions`; with 0, no training process is forked.
     """
     columns = [
         (strategy, flavour)
@@ -266,15 +266,15 @@ def run_column(
     ----------
     strategy, flavour : str
     expected : dict
-        What `run_plain` returned for the flavour.
+        The result of `run_plain` for the flavour.
     shared : Path
-        To be made; all tasks must see it.
+        A folder that doesn't exist yet; all tasks must be able to access it.
     spark, warm_seconds
         See `run_table`.
     models : int, default all
-        How many of `MODELS` to train.
+        Number of `MODELS` to train.
     steps, weights : bool, default True
-        Whether to compute the cases of `step_results`, and of `weighted`, too.
+        Whether to include the cases of `step_results` and of `weighted`.
     """
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
@@ -286,7 +286,7 @@ def run_column(
     if spark is None and not is_asynchronous:
         data |= uneven.datasets() | weighted.datasets(workers)
     if spark is not None:
-        # The rows are to stay where they are: only so the global batches are the same.
+        # The rows must stay in their partitions: otherwise the global batches would differ.
         fed = 2 if is_asynchronous else workers
         data = {name: _frame(spark, columns, fed) for name, columns in data.items()}
         launcher = SparkLauncher(spark, repartition="never")
@@ -318,7 +318,7 @@ def _backend_of(flavour: str) -> Any:
 
 
 def _frame(spark: SparkSession, columns: Mapping[str, np.ndarray], partitions: int) -> Any:
-    """Return the rows as a DataFrame of that many partitions, in order."""
+    """Return the rows, in order, as a DataFrame with that many partitions."""
     names = {"float32": "float", "int32": "int"}
     types = [
         f"{name} " + ("array<{}>" if values.ndim > 1 else "{}").format(names[str(values.dtype)])
@@ -334,21 +334,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return 1 if a cell failed."""
     parser = argparse.ArgumentParser(
         prog="python -m gridflow.testing.conformance",
-        description="Compare every way to train with one plain process; takes about ten minutes.",
+        description="Compare each way to train with a single process. Takes about ten minutes.",
     )
     choices = ("local", "spark")
     parser.add_argument(
-        "--launcher", choices=choices, action="append", help="default: both, one after the other"
+        "--launcher", choices=choices, action="append", help="default: both, in turn"
     )
     parser.add_argument(
-        "--anew", action="store_true", help="start every training process anew, fork none"
+        "--anew", action="store_true", help="start each training process from scratch, without fork"
     )
     options = parser.parse_args(arguments)
     chosen = options.launcher or choices
     warm_seconds = 0.0 if options.anew else LaunchOptions.warm_seconds
     sys.stdout.write(
-        "Largest difference to one process on the same global batches "
-        f"(at most {TOLERANCE:.0e}; where replicas can't compute the same, of the loss).\n"
+        "Largest difference from a single process on the same global batches "
+        f"(at most {TOLERANCE:.0e}; of the loss where replicas can't compute the same values).\n"
     )
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gridflow-conformance-") as text:
@@ -389,7 +389,7 @@ def _run_on(
 
 
 if __name__ == "__main__":
-    # Imported, not run as __main__: the functions that are pickled must be those of the module.
+    # Import the module instead of using __main__, so that its functions are pickled by name.
     from gridflow.testing.conformance import main as run
 
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""A model that counts how often each row was trained on, and a worker that dies meanwhile."""
+"""A model that counts how often it was trained on each row, and a callback that kills a task."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["counting_model", "killing_callback", "times_trained"]
 
-#: Turns of a loop, which together take a while on any machine.
+#: Iterations of a loop that keeps a step busy on any machine.
 _TURNS: Final = 20_000
-#: Until a step that is handed out now is under way.
+#: How long it takes until a scheduled step is running.
 _UNDER_WAY_SECONDS: Final = 0.05
-#: While no update comes for so long, none is being made: half a one would count as none or one.
+#: No update for this long means that none is in progress; a partial one would be counted wrongly.
 _REST_SECONDS: Final = 0.01
 _LOOKS: Final = 500
 
 
 def counting_model(ctx: TrainingContext, keras: Any, rows: int, *, slow: bool) -> Any:
-    """Return a compiled model of which each update of a row takes one from its weight.
+    """Return a compiled model in which each update for a row subtracts one from the row's weight.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def counting_model(ctx: TrainingContext, keras: Any, rows: int, *, slow: bool) -
     keras : module
         ``keras``, or ``tf_keras``.
     rows : int
-        How many there are; row number n is the n-th unit vector.
+        Number of rows; row n is the n-th unit vector.
     slow : bool
-        Whether a step goes on for a while when it has updated the model.
+        Whether a step keeps running for a while after it has updated the model.
     """
     import tensorflow as tf
 
@@ -57,15 +57,15 @@ def counting_model(ctx: TrainingContext, keras: Any, rows: int, *, slow: bool) -
 
 
 def times_trained(model: Any) -> list[int]:
-    """Return how often each row was trained on."""
+    """Return how often the model was trained on each row."""
     times: list[int] = (-model.get_weights()[0][:, 0]).round().astype(int).tolist()
     return times
 
 
 def killing_callback(ctx: TrainingContext, keras: Any, victim: str | None, batch: int) -> Any:
-    """Return a callback that kills a task, once, while a batch is trained on; None kills nobody.
+    """Return a callback that kills a task once, during the given batch; with None, it does nothing.
 
-    It dies between updates, in the while that steps of a slow model go on for.
+    The task dies between updates, while a slow model's steps keep running.
     """
     if victim is None:
         return keras.callbacks.Callback()

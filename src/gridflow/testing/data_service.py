@@ -1,6 +1,6 @@
-"""Numbered elements through the data service, how often each may come, and a training.
+"""Numbered elements read through the data service, how often each may arrive, and a training.
 
-The guarantees of ``docs/data_service.md``, to be tried on any launcher.
+Checks the guarantees of ``docs/data_service.md`` on any launcher.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from gridflow._spec.data_service import Sharding
     from gridflow._training.context import TrainingContext
 
-#: Rows of an element, which is a batch.
+#: Rows per element; an element is a batch.
 BATCH: Final = 10
-#: Deaths come when so many batches of those expected were read.
+#: The victim is killed after this fraction of the expected batches.
 _PART_READ: Final = 0.1
 
 
 def write_numbers(folder: Path, count: int, files: int) -> list[str]:
-    """Write the numbers from 0 on as TFRecord files, and return their paths."""
+    """Write the numbers from 0 to ``count - 1`` to TFRecord files and return their paths."""
     from gridflow.tfrecord.framing import write_records
 
     paths = [str(folder / f"{place}.tfrecord") for place in range(files)]
@@ -34,7 +34,7 @@ def write_numbers(folder: Path, count: int, files: int) -> list[str]:
 
 
 def pipeline(paths: Sequence[str], count: int, sharding: Sharding) -> Any:
-    """Return batches of the numbers, of a pipeline that fits a sharding."""
+    """Return batches of the numbers, from a pipeline that suits the sharding."""
     import tensorflow as tf
 
     hint = tf.data.experimental.SHARD_HINT
@@ -59,17 +59,17 @@ def read_numbers(
     sharding: Sharding,
     victim: str | None = None,
 ) -> list[int]:
-    """Return the numbers that come through the data service, in order.
+    """Return the numbers read through the data service, in the order of arrival.
 
     Parameters
     ----------
     ctx : TrainingContext
     paths : sequence of str
-        What `write_numbers` has written.
+        The files of `write_numbers`.
     count : int
     sharding : str
     victim : str, optional
-        A task on this machine that is killed on the way.
+        A task on this machine to kill while reading.
     """
     found: list[int] = []
     for batch in ctx.data_service(pipeline(paths, count, sharding), sharding=sharding):
@@ -81,7 +81,7 @@ def read_numbers(
 
 
 def expected(sharding: Sharding, workers: int, victim: str | None) -> tuple[int, int | None]:
-    """Return how often each number comes at least, and at most; None: no limit."""
+    """Return the least and greatest number of times each number may arrive; None means no limit."""
     each = workers if sharding == "off" else 1
     if victim is None or (victim.startswith("dispatcher") and sharding != "dynamic"):
         return each, each
@@ -91,22 +91,22 @@ def expected(sharding: Sharding, workers: int, victim: str | None) -> tuple[int,
 
 
 def most_missing(count: int, workers: int, victim: str) -> int:
-    """Return how many numbers may be missing where each comes at most once.
+    """Return how many numbers may be missing where each arrives at most once.
 
-    Those that a data worker had taken and not given; or one for each request that the dispatcher
-    was answering, as it writes down what it gives out before it does (``GetSplit`` in TensorFlow's
-    ``dispatcher_impl.cc``).
+    A data worker that dies loses the numbers it has received but not delivered. A dispatcher that
+    dies loses one number for each pending request, because it records a split before it sends it
+    (``GetSplit`` in TensorFlow's ``dispatcher_impl.cc``).
     """
     return workers if victim.startswith("dispatcher") else count // 2
 
 
 def train(serve: Callable[[Any], Any], callbacks: Sequence[Any] = ()) -> list[float]:
-    """Return losses and weights of a fit on a pipeline with an order, one after the other.
+    """Return the losses and then the weights of a fit on a pipeline with a fixed order.
 
     Parameters
     ----------
     serve : callable
-        Returns the dataset for the fit; it gets that of the pipeline.
+        Takes the pipeline's dataset and returns the one to fit on.
     callbacks : sequence of keras.callbacks.Callback
     """
     import numpy as np

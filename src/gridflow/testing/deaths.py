@@ -1,4 +1,4 @@
-"""Deaths of tasks, to see what a job makes of them."""
+"""Kill tasks, to test how a job handles it."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
 
 
 def agent_of_this_task() -> int:
-    """Return the process id of the agent of the task that calls it.
+    """Return the process id of the calling task's agent.
 
-    On Spark it is a Python worker, whose parents are Spark's Python daemon and the executor.
+    On Spark the agent is a Python worker; its ancestors are Spark's Python daemon and the executor.
 
     Raises
     ------
     KeyError
-        The caller isn't a training process.
+        If the caller isn't a training process.
     """
     return int(os.environ[AGENT_VARIABLE])
 
 
 def kill_task(ctx: TrainingContext, task: str) -> int:
-    """Kill the training process of a task of this job, as SIGKILL or a lack of memory would.
+    """Kill the training process of a task of this job with SIGKILL, as the OOM killer would.
 
     Parameters
     ----------
     ctx : TrainingContext
-        Of the caller's task.
+        Context of the calling task.
     task : str
-        Such as ``"worker:1"``; it must run on the caller's machine.
+        Name of the task, such as ``"worker:1"``. It must run on the caller's machine.
 
     Returns
     -------
     int
-        The process's id.
+        Id of the killed process.
 
     Raises
     ------
     InvalidArgument
-        `task` is not the name of a task.
+        If `task` isn't a task name.
     ProcessLookupError
-        The task has no process on this machine.
+        If the task has no process on this machine.
     """
     import psutil
 
     prefix = task_prefix(ctx.job, Task.parse(task))
     for process in psutil.process_iter():
         try:
-            # Behind the interpreter: the guardian's command line names the program, too.
+            # Compare all arguments: the guardian's command line contains the program, too.
             if process.cmdline()[1:] == TRAINING_PROGRAM and prefix in process.cwd():
                 process.kill()
                 return int(process.pid)
         except psutil.Error:
             continue
-    raise ProcessLookupError(f"{task} has no training process on this machine.")
+    raise ProcessLookupError(f"{task} has no training process on this machine")

@@ -1,9 +1,9 @@
-"""What every launcher has to pass, to be inherited by the tests of one. Needs pytest.
+"""Tests that every launcher must pass; inherit them to test your own. Needs pytest.
 
 Examples
 --------
 >>> from gridflow.testing.launchers import LauncherSuite
->>> class TestMyLauncher(LauncherSuite):  # pytest finds it
+>>> class TestMyLauncher(LauncherSuite):  # pytest collects it
 ...     def launcher(self):
 ...         return MyLauncher()
 """
@@ -29,28 +29,28 @@ _SECONDS: Final = 120.0
 
 
 class LauncherSuite:
-    """Runs jobs of two tasks by a launcher that has room for them.
+    """Runs jobs with two tasks on a launcher, which must have room for both.
 
-    Override `launcher`, and `rows` where the target takes data in another form.
+    Override `launcher`, and also `rows` if the target needs another kind of dataset.
     """
 
     def launcher(self) -> Launcher:
-        """Return a launcher of the kind that is tried."""
+        """Return the launcher to test."""
         raise NotImplementedError
 
     def rows(self, count: int) -> Any:
-        """Return a dataset with a column ``x`` of 0 to ``count``, in the form that it takes."""
+        """Return a dataset with a column ``x`` that holds 0 to ``count - 1``."""
         import numpy as np
 
         return {"x": np.arange(count, dtype="float32")}
 
     def distributor(self, **options: Any) -> TensorflowDistributor:
-        """Return what runs the jobs."""
+        """Return a distributor for two tasks on the launcher."""
         options = {"logs": "none", "progress": False, **options}
         return TensorflowDistributor(2, "none", launcher=self.launcher(), **options)
 
     def test_each_task_knows_its_place(self) -> None:
-        """Both tasks run, each once, in processes of their own."""
+        """Each task runs once, in its own process."""
 
         def place(ctx: Any) -> tuple[int, int, int]:
             return ctx.rank, ctx.num_workers, os.getpid()
@@ -60,7 +60,7 @@ class LauncherSuite:
         assert len({value[2] for value in values}) == 2
 
     def test_every_row_comes_to_one_task(self) -> None:
-        """No row is lost, and none comes twice."""
+        """No row is lost or duplicated."""
 
         def total(ctx: Any) -> list[float]:
             batches = ctx.dataset("rows", features="x", batch_size=4)
@@ -70,7 +70,7 @@ class LauncherSuite:
         assert sorted(values[0] + values[1]) == list(range(20))
 
     def test_what_a_task_raises_is_the_jobs_error(self) -> None:
-        """An exception names the task, and ends the other one."""
+        """The error names the task that failed, and the other task is stopped."""
 
         def fails(ctx: Any) -> None:
             if ctx.rank == 1:
@@ -81,7 +81,7 @@ class LauncherSuite:
             self.distributor().run(fails)
 
     def test_an_agent_that_dies_is_lost(self) -> None:
-        """SIGKILL of an agent is a loss, and another launch follows where that is wanted."""
+        """A killed agent counts as a lost task, and the job restarts if it may."""
 
         def dies(ctx: Any) -> int:
             if ctx.generation == 0 and ctx.rank == 0:
@@ -95,7 +95,7 @@ class LauncherSuite:
         assert list(result.values) == [1, 1]
 
     def test_a_job_that_is_cancelled_ends(self, tmp_path: Path) -> None:
-        """`cancel` ends the tasks wherever they are."""
+        """`cancel` stops the running tasks."""
 
         def waits(ctx: Any, folder: str) -> None:
             Path(folder, f"here-{ctx.rank}").touch()

@@ -1,4 +1,4 @@
-"""A training process that dies and comes back, within one process: for the cells of a resume."""
+"""Simulates, within one process, a training process that dies and resumes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class DiedError(Exception):
-    """What ends the training of the case of a resume."""
+    """Raised to end training in the resume case."""
 
 
 class Life:
-    """A runtime of its own for each life of the case of a resume, in one process.
+    """The runtime of one simulated process of the resume case.
 
     Parameters
     ----------
     ctx
-        The context that it stands in for.
+        The real context.
     committed : Path
         Where the chief commits its checkpoints and all ranks find them.
     resume_from : Path, optional
-        The checkpoint to go on from.
+        The checkpoint to resume from.
     """
 
     tensorboard_dir = group = None
@@ -55,38 +55,38 @@ class Life:
         self.together = Together(lambda _: None, is_chief=ctx.is_chief)
         self.pause = Pause()
         self.writer = Writer()
-        # The second life must find the first one's last checkpoint, and not its own.
+        # The second process must find the last checkpoint of the first, not one of its own.
         every = 1 if resume_from is None else None
         self.training = TrainingOptions("none", seed=ctx.seed, checkpoint_every=every)
 
     def trainer(self, model: Any) -> Any:
-        """Return what trains a model by ``ctx.fit``."""
-        raise AssertionError(f"nobody trains {model} so here")
+        """Not used: the case calls ``model.fit``."""
+        raise AssertionError(f"ctx.fit isn't expected here; got {model}")
 
     @property
     def epoch_counters(self) -> Sequence[Any]:
-        """Counters of the datasets that were made in this life."""
+        """Epoch counters of the datasets made since this runtime was created."""
         return list(self._ctx.epoch_counters[self._before :])
 
     @property
     def saves_sections(self) -> bool:
-        """There are none here."""
+        """Always False: there are no sections."""
         return False
 
     def progress(self, **report: Any) -> None:
-        """Drop it: nobody watches."""
+        """Ignore reports of progress."""
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float], **fit: Any) -> None:
-        """Drop it: the History has it."""
+        """Ignore the end of an epoch; the History records it."""
 
     def mark(self, place: Place) -> None:
-        """Ignore it: what is told here has no stream."""
+        """Ignore marks; they matter for streams only."""
 
     def rest(self) -> None:
-        """Nobody wants it here."""
+        """Do nothing."""
 
     def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
-        """Commit the first life's checkpoints."""
+        """Commit a checkpoint of the first process; ignore those of the second."""
         del place, is_awaited
         if self.resume_from is None:
             beside = self._committed.with_suffix(".new")

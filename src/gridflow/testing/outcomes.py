@@ -1,4 +1,4 @@
-"""The answers of the conformance table: what each rank found beside what one process found."""
+"""Compare the conformance results of all ranks with those of one process, and format the table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from gridflow._spec.strategies import Strategy
 
-#: Largest difference of a weight or output that float32 arithmetic in another order explains.
+#: Largest difference in a weight or output that reordered float32 arithmetic can explain.
 TOLERANCE: Final = 1e-5
-#: Largest relative difference of a loss where replicas can't compute the same.
+#: Largest relative difference in a loss where replicas can't compute the same values.
 LOSS_TOLERANCE: Final = 0.35
 
 Cell = tuple[str, str]
@@ -25,19 +25,19 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """The answer of one cell.
+    """The outcome of one cell.
 
     Attributes
     ----------
     difference : float
-        Largest difference of a weight or output; for `by_loss`, largest relative difference of a
-        loss.
+        Largest difference in a weight or output; with `by_loss`, the largest relative difference in
+        a loss.
     by_loss : bool
         Whether only losses can be compared.
     ranks_agree : bool
-        Whether all ranks hold bit for bit the same weights and statistics.
+        Whether weights and statistics are bitwise identical on all ranks.
     limit : float
-        The largest difference that passes.
+        Largest difference allowed.
     """
 
     difference: float
@@ -47,7 +47,7 @@ class CellOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the differences are within the tolerance."""
+        """Whether the ranks agree and the difference is within the limit."""
         return self.ranks_agree and self.difference <= self.limit
 
     def __str__(self) -> str:
@@ -61,17 +61,17 @@ def compare(
     flavour: str,
     replicas: int,
 ) -> dict[Cell, CellOutcome]:
-    """Compare what all ranks computed in `column` with what one process did in `plain`.
+    """Compare the results of all ranks with those of one process.
 
     Parameters
     ----------
     ranks : sequence of dict
-        What each rank returned.
+        The results of `gridflow.testing.conformance.column`, one per rank.
     expected : dict
-        What `plain` returned.
-    flavour : {"keras", "tf_keras"}
+        The results of `gridflow.testing.conformance.plain`.
+    flavour : {"keras", "tf_keras", "jax", "torch"}
     replicas : int
-        Replicas of all ranks together.
+        Total number of replicas over all ranks.
     """
     outcomes: dict[Cell, CellOutcome] = {}
     for cell in ranks[0]:
@@ -94,14 +94,14 @@ def compare(
 
 
 def is_compared_by_loss(cell: Cell, flavour: str, replicas: int) -> bool:
-    """Return whether a cell can't give the same numbers as one process, and why that is so.
+    """Return whether a cell can't give the same numbers as one process.
 
-    Several replicas normalise their own part of a batch, and drop other rows. In tf_keras the
-    random numbers of Dropout come from a state inside of TensorFlow's operations, which begins
-    anew in each function that is traced, in a resumed ``fit`` and in a loop of one's own.
+    Each replica normalises its own part of a batch and drops out different units. In tf_keras,
+    Dropout's random state lives inside TensorFlow's operations and starts over in each traced
+    function, and therefore in a resumed ``fit`` and in a custom loop.
     """
     case, model = cell
-    if flavour == "jax":  # there a global batch is one batch, whoever holds its parts
+    if flavour == "jax":  # a global batch is one array, however it is sharded
         return False
     anew = flavour == "tf_keras" and case in {"checkpoint and resume", "custom loop"}
     return model == MODELS[-1] and (replicas > 1 or anew)
@@ -125,7 +125,7 @@ def _relative(have: Sequence[float], want: Sequence[float]) -> float:
 
 
 def table(outcomes: Mapping[tuple[Strategy, str], Mapping[Cell, CellOutcome]]) -> str:
-    """Return the outcomes as text, a row for each case and model."""
+    """Return the outcomes as a text table with a row for each case and model."""
     heads = [f"{strategy} {flavour}" for strategy, flavour in outcomes]
     cells = list(dict.fromkeys(cell for column in outcomes.values() for cell in column))
     lines = [["case", "model", *heads]]

@@ -1,8 +1,8 @@
-"""A short look at whether gridflow works here: ``python -m gridflow.testing.smoke``.
+"""A quick check that gridflow works on this machine: ``python -m gridflow.testing.smoke``.
 
-Two workers on this machine train one Keras model together, without Spark. Where pyspark and Java
-are installed, Spark's JVM also writes and reads a TFRecord file with gridflow's jar. With
-``--spark`` each part of gridflow that touches Spark is tried on two executors.
+Two local workers train one Keras model together, without Spark. If pyspark and Java are installed,
+Spark also writes and reads a TFRecord file with gridflow's jar. With ``--spark``, each part of
+gridflow that uses Spark is tried on two executors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["smoke", "smoke_on_spark"]
 
 _ROWS: Final = 1024
 _SLOPE: Final = 2.0
-#: What the model may be off after its epochs; it begins more than 1 away.
+#: Largest allowed error of the trained slope; before training it is more than 1.
 _CLOSE: Final = 0.05
 _QUIET: Final[dict[str, Any]] = {"logs": "none", "progress": False}
 _PACKAGES: Final = (
@@ -42,21 +42,21 @@ _PACKAGES: Final = (
 
 
 def smoke() -> list[str]:
-    """Train a small model on two workers of this machine, and write a TFRecord file with Spark.
+    """Train a small model on two local workers, and write a TFRecord file with Spark.
 
-    Takes some ten seconds.
+    Takes about ten seconds.
 
     Returns
     -------
     list of str
-        What was tried, one line each.
+        One line for each check.
 
     Raises
     ------
     RuntimeError
-        If something ran, but its result is wrong.
+        If a check ran but its result is wrong.
     GridflowError
-        If something doesn't run.
+        If the training job fails.
     """
     return [_described(_versions()), _train_locally(), _tfrecords_if_possible()]
 
@@ -134,8 +134,8 @@ def _slope(model: Any) -> float:
 
 def _checked(slopes: Sequence[float]) -> str:
     if len(set(slopes)) != 1 or abs(slopes[0] - _SLOPE) > _CLOSE:
-        raise RuntimeError(f"two workers learnt the slopes {list(slopes)}, not {_SLOPE} both")
-    return f"two workers learnt the slope {slopes[0]:.3f} of {_SLOPE}"
+        raise RuntimeError(f"two workers learned slopes {list(slopes)}, expected {_SLOPE} on both")
+    return f"two workers learned slope {slopes[0]:.3f} (expected {_SLOPE})"
 
 
 def _pandas() -> Any:
@@ -212,7 +212,7 @@ def _tfrecords(spark: Any) -> str:
 
 def _tfrecords_if_possible() -> str:
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-        return "no TFRecord file: pyspark and Java aren't both installed"
+        return "TFRecord check skipped: it needs pyspark and Java"
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

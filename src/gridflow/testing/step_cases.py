@@ -1,4 +1,4 @@
-"""Cases of the conformance table that change what a step does: optimizers, losses, steps."""
+"""Cases of the conformance table that customise the step: optimizers, losses, step counts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from gridflow.testing.cases import Lab
 
-#: Batches of an epoch by ``steps_per_epoch``: fewer than the data have, and more.
+#: Values of ``steps_per_epoch``: fewer batches than the data have, and more.
 FEWER, MORE = 3, 6
 
-#: The cases, each with the first of the models.
+#: The cases; each uses the first model.
 STEP_CASES: Final = (
     "global_clipnorm",
     "clipvalue",
@@ -26,7 +26,7 @@ STEP_CASES: Final = (
     "loss function",
     "steps_per_epoch",
 )
-#: Those that a flavour or backend lacks: each backend has a ``train_step`` of its own kind.
+#: Unsupported cases; ``train_step`` has another signature with each backend.
 _LACKS: Final = {
     "tf_keras": ("gradient accumulation",),
     "jax": ("own train_step",),
@@ -35,12 +35,12 @@ _LACKS: Final = {
 
 
 def cases_of(flavour: str) -> tuple[str, ...]:
-    """Return those of `STEP_CASES` that a flavour of Keras, or Keras 3 on a backend, knows."""
+    """Return the `STEP_CASES` that a flavour of Keras, or Keras 3 on a backend, supports."""
     return tuple(case for case in STEP_CASES if case not in _LACKS.get(flavour, ()))
 
 
 def plain_step_results(lab: Lab) -> dict[str, CaseResult]:
-    """Compute with one process and arrays what the cases are compared with."""
+    """Compute the expected values in one process, from arrays."""
     data = natural_rows()
     x, y = data["x"], data["y"]
 
@@ -72,7 +72,7 @@ def _results(
         if case == "steps_per_epoch":
             found[case] = _of_some_steps(lab, batches)
         else:
-            with lab.strategy.scope():  # the optimizers, too
+            with lab.strategy.scope():  # for the optimizers, too
                 model = _model(lab, case)
             found[case] = trained(model, fit(model))
     return found
@@ -133,14 +133,14 @@ def _with_train_step(lab: Lab) -> type:
     mean = _mean_of(lab)
 
     class OwnStep(lab.keras.Sequential):  # type: ignore[misc, name-defined]
-        """Trains with a loss of its own, as for one process."""
+        """Computes its own loss, as a user would for one process."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.seen = lab.keras.metrics.Mean(name="own")
 
         def train_step(self, data: Any) -> dict[str, Any]:
-            """Make a step."""
+            """Run a step."""
             x, y = data
             with tf.GradientTape() as tape:
                 loss = mean(tf.abs(self(x, training=True) - y))
@@ -156,7 +156,7 @@ def _with_compute_loss(lab: Lab) -> type:
     mean = _mean_of(lab)
 
     class OwnLoss(lab.keras.Sequential):  # type: ignore[misc, name-defined]
-        """Adds a loss of its own to the compiled one."""
+        """Adds its own loss to the compiled one."""
 
         def compute_loss(
             self,

@@ -1,8 +1,8 @@
-"""The conformance table's cases of rows that don't make up equal batches, outside of training.
+"""Cases of the conformance table that evaluate on rows that don't divide into equal batches.
 
-Evaluation and validation must count each row once: 66 and 67 rows, a single one, and ranks of which
-one has far fewer rows than there are steps. In the loss and in metrics, weighted ones, and some
-whose result is no mean.
+Evaluation and validation must count each row once, with 66 or 67 rows, with a single row, and when
+one rank has far fewer rows than there are steps. Checked for the loss and for metrics, including
+weighted ones and some that aren't a mean.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gridflow.testing.cases import BATCH, EPOCHS, CaseResult, Lab
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Rows of each dataset that is evaluated. Of the last one, most of the second half are dropped.
+#: Rows in each evaluated dataset. Most of the second half of the last one are dropped.
 SIZES: Final = {"rows66": 66, "rows67": 67, "one": 1, "uneven": 70}
-_KEPT: Final = 38  # of the uneven ones: 35 on the first of two ranks, 3 on the second
+_KEPT: Final = 38  # rows left of "uneven": 35 on the first of two ranks, 3 on the second
 CASES: Final = (*(f"evaluate {name}" for name in SIZES), "validation rows67")
 
 
@@ -32,7 +32,7 @@ def _rows(name: str) -> dict[str, np.ndarray]:
 
 
 def datasets() -> dict[str, Any]:
-    """Return the rows of `SIZES`, to be fed with ``nulls="drop"``."""
+    """Return the datasets of `SIZES`; feed them with ``nulls="drop"``."""
     found: dict[str, Any] = {name: _rows(name) for name in SIZES}
     uneven = found["uneven"]
     first, last = SIZES["uneven"] // 2, _KEPT - SIZES["uneven"] // 2
@@ -40,7 +40,7 @@ def datasets() -> dict[str, Any]:
     missing = len(weights) - _KEPT
     weights[first : first + missing] = [None] * missing
     if len(weights) - first - missing != last:
-        raise AssertionError("the uneven rows aren't what they are said to be")
+        raise AssertionError("the uneven rows don't match SIZES and _KEPT")
     columns = {
         name: pa.FixedSizeListArray.from_arrays(uneven[name].ravel(), uneven[name].shape[1])
         for name in ("x", "y")
@@ -85,7 +85,7 @@ def _validated(history: Any) -> CaseResult:
 
 
 def plain_results(lab: Lab) -> dict[str, CaseResult]:
-    """Compute with arrays, in one process, what the cases are compared with."""
+    """Compute the expected values in one process, from arrays."""
     options = {"batch_size": BATCH, "verbose": 0}
     model = _model(lab)
     found = {}
@@ -113,7 +113,7 @@ def _even() -> dict[str, np.ndarray]:
 
 
 def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
-    """Compute the cases on one rank."""
+    """Compute the cases on this rank."""
 
     def dataset(name: str) -> Any:
         size = BATCH // ctx.num_workers
@@ -127,7 +127,7 @@ def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
         for name in SIZES
     }
     rows = _even()
-    if not lab.is_tensorflow:  # arrays are this rank's own rows there
+    if not lab.is_tensorflow:  # other backends take arrays as this rank's own rows
         rows = _share(rows, ctx)
     history = model.fit(
         rows["x"],
@@ -142,7 +142,7 @@ def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
 
 
 def _share(rows: dict[str, np.ndarray], ctx: Any) -> dict[str, np.ndarray]:
-    """Return the part of each global batch that is this rank's."""
+    """Return this rank's part of each global batch."""
     steps = len(rows["x"]) // BATCH
     return {
         name: values.reshape(steps, ctx.num_workers, -1, *values.shape[1:])[:, ctx.rank].reshape(

@@ -1,7 +1,7 @@
-"""The conformance table's cases in which not every row, replica or step counts alike.
+"""Cases of the conformance table in which rows, replicas or steps have different weights.
 
-Losses that divide by a mask or by weights, of which one replica has more than another; batches that
-replicas can't share evenly; gradients that overflow on one replica alone.
+Losses divided by masks or weights that differ between replicas; batches that don't divide evenly
+among replicas; gradients that overflow on only one replica.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ CASES: Final = (
     "sum over own batches of 15",
     "overflow of one replica",
 )
-#: Replicas of another backend can't have parts of different sizes; tf_keras knows no such loss.
+#: JAX replicas need parts of equal size; tf_keras doesn't have this reduction.
 _LACKS: Final = {
     "tf_keras": ("mean_with_sample_weight",),
     "jax": ("own batches of 15", "sum over own batches of 15"),
 }
-_ODD: Final = 15  # rows of a batch that two replicas can't share evenly
-_LENGTH: Final = 5  # of a sequence
+_ODD: Final = 15  # batch size that doesn't divide evenly between two replicas
+_LENGTH: Final = 5  # tokens per sequence
 _FIT: Final = {"epochs": EPOCHS, "shuffle": False, "verbose": 0}
 
 
 def cases_of(flavour: str) -> tuple[str, ...]:
-    """Return those of `CASES` that a flavour of Keras, or Keras 3 on a backend, knows."""
+    """Return the `CASES` that a flavour of Keras, or Keras 3 on a backend, supports."""
     return tuple(case for case in CASES if case not in _LACKS.get(flavour, ()))
 
 
@@ -45,10 +45,10 @@ def _natural_rows() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(5)
     first = (
         np.arange(ROWS) % BATCH < BATCH // 2
-    )  # of each batch: those of the first of two replicas
+    )  # rows that the first of two replicas gets of each batch
     lengths = np.where(first, rng.integers(1, 3, ROWS), rng.integers(3, _LENGTH + 1, ROWS))
     tokens = rng.integers(1, 9, (ROWS, _LENGTH)) * (np.arange(_LENGTH) < lengths[:, None])
-    # Small whole numbers, with which float16 calculates exactly; and an outlier in each batch.
+    # Small whole numbers, exact in float16 arithmetic, and an outlier in each batch.
     whole = rng.integers(-1, 2, (ROWS, 4))
     outlier = np.where(np.arange(ROWS) % BATCH == BATCH // 2, 200, rng.integers(-3, 4, ROWS))
     return {
@@ -63,13 +63,13 @@ def _natural_rows() -> dict[str, np.ndarray]:
 
 
 def datasets(num_workers: int) -> dict[str, Any]:
-    """Return the rows so that `num_workers` contiguous shares make up one process's batches."""
+    """Return the rows, ordered so that `num_workers` contiguous shares give the same batches."""
     places = np.arange(ROWS).reshape(STEPS, num_workers, -1).transpose(1, 0, 2).reshape(-1)
     return {"weighted": {name: values[places] for name, values in _natural_rows().items()}}
 
 
 def plain_results(lab: Lab) -> dict[str, CaseResult]:
-    """Compute with arrays, in one process, what the cases are compared with."""
+    """Compute the expected values in one process, from arrays."""
     rows = _natural_rows()
 
     def fit(model: Any, x: str, y: str, weight: str | None = None) -> Any:
@@ -88,7 +88,7 @@ def plain_results(lab: Lab) -> dict[str, CaseResult]:
 
 
 def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
-    """Compute the cases on one rank."""
+    """Compute the cases on this rank."""
     rows = _natural_rows()
 
     def fit(model: Any, x: str, y: str, weight: str | None = None) -> Any:
@@ -115,13 +115,13 @@ def results(ctx: Any, lab: Lab) -> dict[str, CaseResult]:
 
 
 def _owned(lab: Lab, *columns: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the rows for batches of one's own: the last one is smaller, if ranks may have none."""
+    """Return the rows for custom batches; the last batch is partial if a rank may go without."""
     most = ROWS if lab.is_tensorflow else ROWS // _ODD * _ODD
     return tuple(values[:most] for values in columns)
 
 
 def _fit_parts(ctx: Any, model: Any, x: np.ndarray, y: np.ndarray) -> Any:
-    """Fit on arrays that are this rank's own part of each batch."""
+    """Fit on arrays that hold only this rank's part of each batch."""
     mine = np.array_split(np.arange(_ODD), ctx.num_workers)[ctx.rank]
     places = [start + row for start in range(0, len(x), _ODD) for row in mine]
     return model.fit(x[places], y[places], batch_size=len(mine), **_FIT)
@@ -162,7 +162,7 @@ def _results(
 
 
 def _of_sequences(lab: Lab) -> Any:
-    """Make a model whose loss has a mask."""
+    """Make a model with a masked loss."""
     keras = lab.keras
     keras.utils.set_random_seed(1)
     with lab.strategy.scope():
@@ -175,7 +175,7 @@ def _of_sequences(lab: Lab) -> Any:
 
 
 def _of_halves(lab: Lab) -> Any:
-    """Make a model of float16 whose gradients overflow in all steps but the last one."""
+    """Make a float16 model whose gradients overflow in all steps but the last."""
     keras = lab.keras
     policy = keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy("mixed_float16")
