@@ -85,7 +85,7 @@ def test_local_mode_calls_the_function_here(spark, monkeypatch):
     runner = MirroredStrategyRunner(num_slots=1, use_gpu=False, **options)
     assert runner.run(train, word="x") == ("x", "", os.getpid())
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
-    with pytest.raises(ValueError, match="one slot"):
+    with pytest.raises(ValueError, match="num_slots must be 1"):
         MirroredStrategyRunner(num_slots=2, use_gpu=False, **options).run(train, word="x")
     with pytest.raises(ValueError, match="driver has no GPUs"):
         MirroredStrategyRunner(num_slots=1, **options).run(train, word="x")

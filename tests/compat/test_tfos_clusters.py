@@ -179,7 +179,7 @@ def test_what_cant_be_is_refused_at_the_call(spark, monkeypatch):
         return TFCluster.run(sc, lambda args, ctx: None, {}, *args, **kwargs)
 
     for options in ({"driver_ps_nodes": True}, {"eval_node": True}):
-        with pytest.raises(InvalidArgument, match=r"InputMode\.TENSORFLOW only"):
+        with pytest.raises(InvalidArgument, match=r"needs InputMode\.TENSORFLOW"):
             run(2, input_mode=TFCluster.InputMode.SPARK, **options)
     with pytest.raises(InvalidArgument, match="at least one worker"):
         run(1, num_ps=1)

@@ -189,7 +189,7 @@ def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_
     for place in range(2):
         hello = {"queue": "input", "answers": False, "beside": -1}
         assert later._ask(place, {**hello, **PartitionAttempt(3, 0, 2).header("3")}) == BUSY
-    with pytest.raises(TaskLost, match="later try"):
+    with pytest.raises(TaskLost, match="later attempt"):
         train(there.info, [1, 2, 3], 1)
     assert later.train([1, 2, 3]) == 3
     # Of another stage, and of another partition, they are other rows.

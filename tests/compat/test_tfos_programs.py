@@ -245,7 +245,7 @@ def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
     assert [row.p[0] for row in found] == pytest.approx([1 / (1 + np.exp(-5))] * 5)
     with pytest.raises(Exception, match=r"no tensor 'y'; its placeholders are x\."):
         classic.setOutputMapping({"y": "p"}).transform(new)
-    with pytest.raises(Exception, match="holds no checkpoint"):
+    with pytest.raises(Exception, match="contains no checkpoint"):
         classic.setModelDir(str(tmp_path)).transform(new)
     with pytest.raises(InvalidArgument, match="setExportDir"):
         classic.setSignatureDefKey("serving_default").transform(new)

@@ -1,6 +1,6 @@
 """The interface of spark-tensorflow-distributor 1.0: `MirroredStrategyRunner`.
 
-A program of that package changes one import::
+A program written for that package changes one import::
 
     from gridflow.compat.mirrored import MirroredStrategyRunner
 """
@@ -37,26 +37,26 @@ class MirroredStrategyRunner:
     Parameters
     ----------
     num_slots : int
-        GPUs in all (``use_gpu=True``), else tasks.
+        Total number of GPUs (``use_gpu=True``) or of tasks.
     local_mode : bool, default False
-        Call the function here, in the driver's own process.
+        Call the function in the driver's process.
     use_gpu : bool, default True
-        Train on the GPUs that Spark gives its tasks.
+        Train on the GPUs that Spark assigns to its tasks.
     gpu_resource_name : str, default "gpu"
-        Spark's name of that resource. Distributed training knows ``gpu`` only.
+        Spark's name for the GPU resource. Distributed mode supports only ``gpu``.
     use_custom_strategy : bool, default False
-        Whether the function makes its strategy itself; else it is called in the scope of one.
+        Whether the function creates its own strategy. Otherwise it is called in the scope of one.
 
     Raises
     ------
     InvalidArgument
-        For a number that can't be, or where Spark schedules no such GPUs.
+        If `num_slots` is invalid, or if Spark doesn't schedule such GPUs.
 
     Notes
     -----
-    The interface is that of the package of the same name in tensorflow/ecosystem. In distributed
-    mode the function runs in a process beside each Spark task, not in it. ``pyspark``'s
-    ``BarrierTaskContext.get()`` has a stand-in there, with ``partitionId``, ``getTaskInfos``,
+    The interface is that of spark-tensorflow-distributor in tensorflow/ecosystem. In distributed
+    mode the function runs in a separate process next to each Spark task. There, pyspark's
+    ``BarrierTaskContext.get()`` returns a replacement with ``partitionId``, ``getTaskInfos``,
     ``allGather``, ``barrier`` and ``resources``.
 
     Examples
@@ -88,22 +88,22 @@ class MirroredStrategyRunner:
         self._spark = SparkSession.builder.getOrCreate()
         self.sc = self._spark.sparkContext
         if local_mode:
-            _log.warning("local mode: the function will run in the driver's own process.")
+            _log.warning("local mode: the function will run in the driver's process.")
             return
         if use_gpu and gpu_resource_name != GPU:
             raise InvalidArgument(
-                f"gpu_resource_name={gpu_resource_name!r}: gridflow takes the GPUs that Spark "
+                f"gpu_resource_name={gpu_resource_name!r}: gridflow uses the GPUs that Spark "
                 f"schedules under the name {GPU!r}. Rename the resource in Spark's settings."
             )
         _log.info("will run with %d Spark tasks.", self.get_num_tasks())
 
     def get_num_tasks(self) -> int:
-        """Return how many Spark tasks train.
+        """Return the number of Spark tasks used for training.
 
         Raises
         ------
         InvalidArgument
-            Spark schedules no GPUs of this name to tasks, or only parts of one.
+            If Spark assigns no GPUs of this name to tasks, or only fractions of one.
         """
         if not self._use_gpu:
             return self._num_slots
@@ -111,9 +111,9 @@ class MirroredStrategyRunner:
         amount = self.sc.getConf().get(key)
         if amount is None:
             raise InvalidArgument(
-                f"{key} is not set: Spark gives its tasks no GPUs. Set it (and "
+                f"{key} is not set, so Spark assigns no GPUs to its tasks. Set it (and "
                 f"spark.executor.resource.{self._gpu_resource_name}.amount with a discovery "
-                "script), or say use_gpu=False."
+                "script), or pass use_gpu=False."
             )
         try:
             gpus = int(amount)
@@ -124,26 +124,26 @@ class MirroredStrategyRunner:
         return math.ceil(self._num_slots / gpus)
 
     def run(self, train_fn: Callable[..., Any], **kwargs: Any) -> Any:
-        """Call ``train_fn(**kwargs)`` in every task, and return what the first one returned.
+        """Call ``train_fn(**kwargs)`` in every task, and return the first task's result.
 
         Parameters
         ----------
         train_fn : callable
         **kwargs
-            Passed on to it.
+            Passed to `train_fn`.
 
         Returns
         -------
         object
-            A Keras model comes as a `gridflow.TrainedModel`, except in local mode.
+            A Keras model is returned as a `gridflow.TrainedModel`, except in local mode.
 
         Raises
         ------
         GridflowError
-            ``spark.ssl.enabled`` is true, as gradients would travel in the clear; setting
-            ``tensorflow.spark.distributor.ignoreSsl`` to true allows it.
+            If ``spark.ssl.enabled`` is true, because gradients would travel unencrypted. Set
+            ``tensorflow.spark.distributor.ignoreSsl`` to true to allow it.
         TrainingFailed
-            Where the function raised, with its traceback.
+            If the function raised; contains its traceback.
         """
         if self._local_mode:
             return self._run_here(train_fn, kwargs)
@@ -154,7 +154,7 @@ class MirroredStrategyRunner:
 
         distributor = TensorflowDistributor(
             self.get_num_tasks(),
-            # The strategy is made in the task, once it is known which of the GPUs it may use.
+            # The task creates the strategy, after it has chosen its GPUs.
             "none",
             launcher=SparkLauncher(self._spark),
             gpus=None if self._use_gpu else 0 if self._has_gpu_tasks() else None,
@@ -180,20 +180,20 @@ class MirroredStrategyRunner:
             resources = self.sc.resources
             if name not in resources:
                 raise InvalidArgument(
-                    f"the driver has no GPUs under the name {name!r}; it has "
-                    f"{', '.join(resources) or 'no resources'}. Set "
+                    f"the driver has no GPUs named {name!r}; its resources: "
+                    f"{', '.join(resources) or 'none'}. Set "
                     f"spark.driver.resource.{name}.amount and …discoveryScript."
                 )
             owned = _owned(resources[name].addresses, before)
             if self._num_slots > len(owned):
                 raise InvalidArgument(
-                    f"{self._num_slots} slots were asked for in local mode, and the driver has "
+                    f"num_slots={self._num_slots} in local mode, but the driver has only "
                     f"{len(owned)} GPUs."
                 )
             chosen = ",".join(random.sample(owned, self._num_slots))
         elif self._num_slots > 1:
             raise InvalidArgument(
-                f"local mode without GPUs has one slot; got num_slots={self._num_slots}."
+                f"num_slots must be 1 in local mode without GPUs; got {self._num_slots}."
             )
         os.environ[VISIBLE] = chosen
         try:
@@ -212,7 +212,7 @@ class MirroredStrategyRunner:
     def _check_encryption(self) -> None:
         if not self._is_set(_SSL):
             return
-        words = "TensorFlow's tasks exchange gradients, and maybe rows, without encryption"
+        words = "TensorFlow's tasks exchange gradients, and possibly rows, without encryption"
         if not self._is_set(_IGNORE_SSL):
             raise GridflowError(
                 f"{_SSL} is true, but {words}. Set {_IGNORE_SSL}=true to train anyway."
@@ -227,14 +227,14 @@ class MirroredStrategyRunner:
 
 
 class _Settings:
-    """What a task has to know of its runner.
+    """The runner's settings, as the tasks need them.
 
     Parameters
     ----------
     num_slots : int
     use_gpu, use_custom_strategy : bool
     visible : str or None
-        ``CUDA_VISIBLE_DEVICES`` of the executors, into which Spark's addresses point.
+        ``CUDA_VISIBLE_DEVICES`` of the executors; Spark's addresses are indices into it.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ def _train(
     train_fn: Callable[..., Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Be one task of a runner."""
+    """Run the training function in one task."""
     chosen: list[str] = []
     if settings.use_gpu:
         owned = _owned(ctx.gpus, settings.visible)
@@ -279,7 +279,7 @@ def _train(
 
 
 def _owned(addresses: Sequence[str], visible: str | None) -> list[str]:
-    """Return what ``CUDA_VISIBLE_DEVICES`` has to hold for Spark's addresses."""
+    """Return the values for ``CUDA_VISIBLE_DEVICES`` that match Spark's addresses."""
     if any(_INDEX.fullmatch(address) is None for address in addresses):
         raise InvalidArgument(
             f"Spark's GPU addresses are {list(addresses)}; {VISIBLE} takes whole numbers without "
@@ -292,7 +292,7 @@ def _owned(addresses: Sequence[str], visible: str | None) -> list[str]:
 
 
 def _stand_in(ctx: TrainingContext) -> None:
-    """Let programs ask for Spark's barrier as they did when they ran inside a Spark task."""
+    """Make ``BarrierTaskContext.get()`` work as it does inside a Spark task."""
     try:
         from pyspark import BarrierTaskContext
     except ImportError:
@@ -302,7 +302,7 @@ def _stand_in(ctx: TrainingContext) -> None:
 
 
 class _Barrier:
-    """What programs use of ``BarrierTaskContext``, by TensorFlow's own collectives.
+    """The commonly used part of ``BarrierTaskContext``, built on TensorFlow's collectives.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ class _Barrier:
         return [BarrierTaskInfo(spec.address(task)) for task in spec.ranks]
 
     def allGather(self, message: str = "") -> list[str]:
-        """Return the messages of all tasks, by rank; all of them call it."""
+        """Return the messages of all tasks, by rank; every task must call it."""
         if self._ctx.num_workers == 1:
             return [message]
         import tensorflow as tf
@@ -334,8 +334,8 @@ class _Barrier:
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise GridflowError(
-                "allGather() and barrier() need the scope of a MultiWorkerMirroredStrategy here: "
-                "call them inside 'with strategy.scope():'."
+                "allGather() and barrier() need a MultiWorkerMirroredStrategy: call them inside "
+                "'with strategy.scope():'."
             )
         return [each.decode() for each in allgather.with_tensorflow(strategy, message.encode())]
 

@@ -1,6 +1,6 @@
-"""A cluster of nodes that run a program's main function, fed by Spark or reading by themselves.
+"""A cluster of nodes that run a program's main function on rows from Spark or on their own input.
 
-The interface of TensorFlowOnSpark's module. Underneath is a job of `TensorflowDistributor`.
+Has the interface of TensorFlowOnSpark's module, and runs a job of `TensorflowDistributor`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["InputMode", "TFCluster", "run", "tf_status"]
 
 _log = logging.getLogger(__name__)
 
-#: What made the last cluster fail, under ``"error"``; empty again once another one is started.
+#: The last cluster's failure, under ``"error"``; cleared when another cluster starts.
 tf_status: dict[str, str] = {}
-_last: list[JobHandle] = []  # whom that is about: what an earlier one ends with may come later
+_last: list[JobHandle] = []  # the last cluster's handle; an earlier cluster may still end after it
 _telling = threading.Lock()
-#: How many times the rows are fed where ``num_epochs=0``.
+#: The number of epochs with ``num_epochs=0``.
 _EPOCHS: Final = 10
 _LOOK_SECONDS: Final = 0.05
-#: An evaluator has so long to end by itself once the others have.
+#: How long an evaluator may keep running after the other nodes have ended.
 _EVALUATOR_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _QUEUES: Final = ("input", "output", "error")
@@ -51,7 +51,7 @@ _frames.remember_frames()
 
 
 class TFCluster:
-    """A cluster that runs; made by `run`.
+    """A running cluster, created by `run`.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class TFCluster:
     queues : list of str
     server : reservation.Server
     handle : JobHandle
-        gridflow's own, with the logs of the nodes.
+        The underlying gridflow job, with the logs of the nodes.
     """
 
     def __init__(
@@ -93,22 +93,24 @@ class TFCluster:
     def train(
         self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input"
     ) -> None:
-        """Feed rows to the nodes, and return once they have taken them.
+        """Feed rows to the nodes, and return once they have read them.
 
         Parameters
         ----------
         dataRDD : RDD or DStream
-            Of a stream, each batch is fed when it comes; this returns at once.
+            For a stream, this returns at once and each batch is fed when it arrives.
         num_epochs : int, default 0
-            How many times. 0 means 10, as in the original, with a warning. Not for streams.
+            How many times to feed the rows. 0 means 10, as in the original, with a warning. Ignored
+            for streams.
         feed_timeout : float, default 600
-            Seconds in which the program takes no row, after which feeding fails.
+            Feeding fails if the program reads no row for this many seconds.
         qname : str
+            Name of the queue.
 
         Raises
         ------
         TrainingFailed
-            The program failed; at once, with its traceback.
+            As soon as the program fails; contains its traceback.
         """
         self._check_feed("train", qname)
         if num_epochs < 0:
@@ -120,8 +122,8 @@ class TFCluster:
         if num_epochs == 0:
             num_epochs = _EPOCHS
             warnings.warn(
-                f"num_epochs=0 feeds the rows {_EPOCHS} times, as TensorFlowOnSpark does; say how "
-                "often you want them.",
+                f"num_epochs=0 feeds the rows {_EPOCHS} times, as TensorFlowOnSpark does; pass the "
+                "number of epochs you want.",
                 stacklevel=2,
             )
         columns = _frames.of_frame(dataRDD)
@@ -133,45 +135,46 @@ class TFCluster:
         self._while_it_runs(lambda: rows.foreachPartition(feed))
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> Any:
-        """Return an RDD of what the program answers: one result for each row, in order.
+        """Return an RDD of the program's results: one for each row, in order.
 
         Parameters
         ----------
         dataRDD : RDD
         feed_timeout : float, default 600
-            Seconds without any progress after which a task fails.
+            A task fails after this many seconds without progress.
         qname : str
+            Name of the queue.
 
         Returns
         -------
         RDD
-            Computed when it is asked for, while the cluster runs.
+            Evaluated lazily; the cluster must still be running.
         """
         self._check_feed("inference", qname)
         return dataRDD.mapPartitions(TFSparkNode.inference(self.cluster_info, feed_timeout, qname))
 
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
-        """End feeding, and wait until the program has ended on all nodes.
+        """Stop feeding, and wait until the program has ended on all nodes.
 
-        Unlike the original, it waits for what the program still does (exporting a model, say), and
-        never ends the driver or its SparkContext.
+        Unlike the original, it waits for work that the program does after its last row, such as
+        exporting a model, and never stops the driver or its SparkContext.
 
         Parameters
         ----------
         ssc : StreamingContext, optional
-            Waited for first; it is stopped once a client has asked for that, see
+            A stream to wait for first. It is stopped when a client requests it, see
             `reservation.Client.request_stop`.
         grace_secs : float, default 0
-            Has no effect: nothing is cut off.
+            Has no effect: the program is never cut off.
         timeout : float, default 259200
-            Seconds to wait; then the cluster is ended. 0 or less: no limit.
+            Seconds to wait before the cluster is stopped. 0 or less means no limit.
 
         Raises
         ------
         TrainingFailed
-            The program failed, with its traceback.
+            If the program failed; contains its traceback.
         RunTimeout
-            It didn't end in time.
+            If the program didn't end in time.
         """
         del grace_secs
         give_up = time.monotonic() + timeout if timeout > 0 else None
@@ -188,25 +191,25 @@ class TFCluster:
                 _result(self.handle, left)
             except TimeoutError as error:
                 if self.handle.done():
-                    raise  # one of the job's own
+                    raise  # the job's own timeout
                 self.handle.cancel()
                 _starting.wait_for_end(self.handle)
                 raise RunTimeout(
-                    f"the cluster did not end within {timeout:g} seconds (timeout) and was ended."
+                    f"the cluster did not end within {timeout:g} seconds (timeout) and was stopped."
                 ) from error
         finally:
             self.server.stop()
 
     def cancel(self) -> None:
-        """End the cluster at once, whatever its program does; the original has no such thing."""
+        """Stop the cluster at once, whatever its program is doing. Not in the original."""
         self.handle.cancel()
         _starting.wait_for_end(self.handle)
         self.server.stop()
 
     def tensorboard_url(self) -> str | None:
-        """Return where TensorBoard is served; None if it isn't.
+        """Return TensorBoard's URL, or None if TensorBoard isn't running.
 
-        Whoever has the URL may look: its path is the only key.
+        Anyone with the URL has access: its random path is the only protection.
         """
         for node in self.cluster_info:
             if node["tb_port"]:
@@ -216,13 +219,14 @@ class TFCluster:
     def _check_feed(self, method: str, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
             raise InvalidArgument(
-                f"{method}() is for clusters in InputMode.SPARK; this one reads its rows itself."
+                f"{method}() needs a cluster in InputMode.SPARK; the nodes of this one read their "
+                "own input."
             )
         if qname not in self.queues:
             raise InvalidArgument(f"qname must be one of {', '.join(self.queues)}; got {qname!r}.")
 
     def _while_it_runs(self, feed: Callable[[], None]) -> None:
-        """Run a Spark job; a program that fails ends it, and is what is raised."""
+        """Run a Spark job; if the program fails, cancel the job and raise the program's error."""
         tag = f"gridflow-tfos-{self.cluster_id}-{random.getrandbits(32):x}"
         error = _starting.run_beside(self.handle, tag, feed)
         if error is not None:
@@ -230,7 +234,7 @@ class TFCluster:
             raise error
 
     def _raise_failure(self) -> None:
-        """Raise what the program failed with, if that is why feeding did."""
+        """Raise the program's error, if it was the reason why feeding failed."""
         if self.server.failure:
             _starting.wait_for_end(self.handle)
         if self.handle.state == "failed":
@@ -244,7 +248,7 @@ class TFCluster:
                 return
 
     def _end_stream(self, ssc: Any) -> None:
-        """End a stream that has failed, and raise what the program failed with, if it has."""
+        """Stop a failed stream, and raise the program's error if there is one."""
         ssc.stop(stopSparkContext=False, stopGraceFully=False)
         self._raise_failure()
         self.cancel()
@@ -266,7 +270,7 @@ def run(
     eval_node: bool = False,
     release_port: bool = True,
 ) -> TFCluster:
-    """Start a cluster, and return once its nodes are there.
+    """Start a cluster, and return once its nodes are up.
 
     Parameters
     ----------
@@ -274,35 +278,37 @@ def run(
     map_fun : callable
         ``map_fun(tf_args, ctx)``, called on every node; ``ctx`` is a `TFSparkNode.TFNodeContext`.
     tf_args : argparse.Namespace, dict or list
-        A list is the nodes' command line, too. ``num_gpus`` in it, a number or a part of one such
-        as 0.5, is how many GPUs each node gets that trains.
+        A list also becomes the nodes' ``sys.argv``. Its ``num_gpus`` is the number of GPUs for
+        each training node, a whole number or a fraction such as 0.5.
     num_executors : int
-        Nodes in all: parameter servers, evaluator, chief and workers.
+        Total number of nodes: parameter servers, evaluator, chief and workers.
     num_ps : int, default 0
+        Number of parameter servers.
     tensorboard : bool, default False
         Serve TensorBoard on the first worker.
     input_mode : int, default InputMode.TENSORFLOW
     log_dir : str, optional
-        What TensorBoard shows. Default: ``tensorboard_<number>`` in the executor's folder.
+        TensorBoard's log folder. Default: ``tensorboard_<number>`` in the executor's folder.
     driver_ps_nodes : bool, default False
-        Run the parameter servers beside the driver: they take no executors.
+        Run the parameter servers on the driver's machine, without using executors.
     master_node : str, optional
-        The name of the first node that trains, ``chief`` or ``master``.
+        The first training node's job name: ``chief`` or ``master``.
     reservation_timeout : float, default 600
         Seconds for all nodes to come up.
     queues : sequence of str
+        Names of the queues.
     eval_node : bool, default False
-        One node is an evaluator.
+        Whether one node is an evaluator.
     release_port : bool, default True
-        False: ``ctx.tmp_socket`` keeps the node's port until ``ctx.release_port()``. TensorFlow
-        can listen on it in either case.
+        With False, ``ctx.tmp_socket`` keeps the node's port until ``ctx.release_port()``.
+        TensorFlow can listen on the port in either case.
 
     Raises
     ------
     InvalidArgument, NotEnoughSlots, NotEnoughGpus
-        At the call, before anything is started.
+        At the call, before anything starts.
     StartTimeout, TrainingFailed
-        Nodes didn't come up, or failed at once.
+        If nodes didn't come up, or failed at once.
     """
     from pyspark.sql import SparkSession
 
@@ -319,8 +325,8 @@ def run(
     )
     if input_mode == InputMode.SPARK and _starting.is_dynamic(sc):
         raise InvalidArgument(
-            "spark.dynamicAllocation.enabled is true: Spark would take the executors away beside "
-            "which the nodes of a cluster in InputMode.SPARK live. Turn it off."
+            "spark.dynamicAllocation.enabled is true: Spark would remove executors while the nodes "
+            "of a cluster in InputMode.SPARK still run on them. Turn it off."
         )
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
@@ -337,7 +343,7 @@ def run(
         deadlines=Deadlines(
             step=None, shutdown=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS
         ),
-        restarts=Restarts(max_preemptions=0),  # its nodes have one life
+        restarts=Restarts(max_preemptions=0),  # nodes are never restarted
         env=_starting.keras_environment(),
         progress=False,
     )
@@ -348,7 +354,7 @@ def run(
         "cluster_template": roles,
         "num_executors": num_executors,
         "default_fs": _starting.default_fs(sc),
-        "working_dir": os.getcwd(),  # noqa: PTH109 (a text, as programs expect it)
+        "working_dir": os.getcwd(),  # noqa: PTH109 (programs expect a string)
         "server_addr": server.start(),
         "server_key": server.key,
         "release_port": release_port,
@@ -378,7 +384,7 @@ def run(
 
 
 def _watch(handle: JobHandle, server: reservation.Server) -> None:
-    """Let feeders know when the cluster has ended, and how."""
+    """Tell feeders when the cluster has ended, and whether it failed."""
     _starting.wait_for_end(handle)
     try:
         _result(handle)
@@ -388,7 +394,7 @@ def _watch(handle: JobHandle, server: reservation.Server) -> None:
 
 
 def _result(handle: JobHandle, timeout: float | None = None) -> None:
-    """Raise what the cluster failed with; whoever hears of it finds it in `tf_status`, too."""
+    """Raise the cluster's error, if it failed, and record it in `tf_status` first."""
     try:
         handle.result(timeout)
     except GridflowError as error:

@@ -1,9 +1,9 @@
-"""Queues and values that several processes share, behind a key.
+"""Queues and values shared between processes, protected by a key.
 
-The nodes of a cluster have such a thing in their own process (`gridflow.compat.tfos._queues`); this
-one, a process of its own, is for programs that start it themselves. It is a new Python: the
-original forks the process that it is started in, which can hang where that has threads, as
-TensorFlow's and Spark's have.
+The nodes of a cluster keep their queues in their own process (`gridflow.compat.tfos._queues`). This
+manager runs as a separate process, for programs that start one themselves. It starts a new Python
+interpreter. The original forks instead, which can hang in a process with threads, such as
+TensorFlow's and Spark's.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
 
 _SERVE: Final = "from gridflow.compat.tfos import TFManager; TFManager.serve()"
 _END_SECONDS: Final = 5.0
-#: Connections that haven't shown yet that they know the key.
+#: Limit on connections that haven't authenticated yet.
 _MOST_STRANGERS: Final = 64
-#: Before the next try, when the system has no descriptors.
+#: Seconds before the next attempt to accept when the system is out of file descriptors.
 _PAUSE: Final = 0.1
 
 
 class _Server(Server):
-    """A manager's server that strangers can't end, nor fill: Python's own has a thread for each."""
+    """A manager's server that unauthenticated clients can neither stop nor exhaust.
+
+    Python's own server starts a thread for each connection, without a limit.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -44,7 +47,7 @@ class _Server(Server):
         self._lock = threading.Lock()
 
     def accepter(self) -> None:
-        """Accept connections, whatever the system runs out of."""
+        """Accept connections, even when the system is short of descriptors or threads."""
         while True:
             try:
                 connection = self.listener.accept()  # type: ignore[attr-defined]
@@ -59,26 +62,26 @@ class _Server(Server):
                 threading.Thread(
                     target=self.handle_request, args=(connection,), daemon=True
                 ).start()
-            except RuntimeError:  # there are no threads to be had
+            except RuntimeError:  # can't start a new thread
                 self._let_go(connection)
                 connection.close()
 
     def accept_connection(self, c: Connection, name: str) -> None:
-        """Serve one that has shown that it knows the key, until it leaves."""
+        """Serve an authenticated connection until it closes."""
         self._let_go(c)
         super().accept_connection(c, name)
 
     def handle_request(self, conn: Connection) -> None:
-        """Serve one call, or a stranger until it is sent away."""
+        """Authenticate a connection and serve its request."""
         try:
-            with contextlib.suppress(SystemExit):  # the end of what `accept_connection` serves
+            with contextlib.suppress(SystemExit):  # how serving a connection ends
                 self._handle_request(conn)  # type: ignore[attr-defined]
         finally:
             self._let_go(conn)
             conn.close()
 
     def _make_room(self, most: int) -> int:
-        """Hang up on the oldest strangers; the threads that serve them close the connections."""
+        """Shut down the oldest unauthenticated connections; their threads then close them."""
         with self._lock:
             leaving = list(self._strangers)[: max(len(self._strangers) - most, 0)]
             for connection in leaving:
@@ -95,13 +98,13 @@ def _hang_up(connection: Connection) -> None:
     there = socket.socket(fileno=connection.fileno())
     with contextlib.suppress(OSError):
         there.shutdown(socket.SHUT_RDWR)
-    there.detach()  # it is the connection's
+    there.detach()  # the connection owns the descriptor
 
 
 class TFManager(BaseManager):
     """A manager with ``get_queue(name)``, ``get(key)`` and ``set(key, value)``."""
 
-    #: The process, where this is who has started it.
+    #: The manager's process, if it was started from here.
     server: subprocess.Popen[str] | None = None
 
     def get_server(self) -> Server:
@@ -110,13 +113,13 @@ class TFManager(BaseManager):
         return _Server(self._registry, address, key, "pickle")  # type: ignore[attr-defined]
 
     def shutdown(self) -> None:  # type: ignore[override]
-        """End the process, if this is who has started it."""
+        """Stop the manager's process, if it was started from here."""
         server, self.server = self.server, None
         if server is None:
             return
         assert server.stdin is not None
         assert server.stdout is not None
-        server.stdin.close()  # by which it ends, as when whoever has started it dies
+        server.stdin.close()  # the process ends at EOF, also when its parent dies
         try:
             server.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -148,15 +151,16 @@ def start(authkey: bytes, queues: Iterable[str], mode: str = "local") -> TFManag
     Parameters
     ----------
     authkey : bytes
-        Who connects has to know it; nothing of anybody else is read.
+        Clients must present this key; nothing is read from others.
     queues : iterable of str
+        Names of the queues.
     mode : {'local', 'remote'}, default 'local'
-        Whether only processes of this host can connect.
+        With ``'local'``, only processes on this host can connect.
 
     Raises
     ------
     GridflowError
-        Its process ended at once; its own words are in the log.
+        If the manager's process ended at once; its output is in the log.
     """
     global mgr  # noqa: PLW0603 (as the original has it)
     server = subprocess.Popen(
@@ -184,7 +188,7 @@ def start(authkey: bytes, queues: Iterable[str], mode: str = "local") -> TFManag
 
 
 def serve() -> None:
-    """Be the process of a manager, as long as whoever has started it lives."""
+    """Run a manager in this process for as long as its parent lives."""
     asked = json.loads(sys.stdin.readline())
     qdict.update({name: JoinableQueue() for name in asked["queues"]})
     TFManager.register("get_queue", callable=_get_queue)
@@ -192,11 +196,11 @@ def serve() -> None:
     TFManager.register("set", callable=_set)
     address = (asked["host"], 0) if asked["host"] else None
     server = TFManager(address, authkey=bytes.fromhex(asked["key"])).get_server()
-    print(json.dumps(server.address), flush=True)  # noqa: T201 (to who has started it)
+    print(json.dumps(server.address), flush=True)  # noqa: T201 (read by the parent)
 
     def wait_for_the_end() -> None:
         sys.stdin.read()
-        while not hasattr(server, "stop_event"):  # it hasn't begun to serve
+        while not hasattr(server, "stop_event"):  # it isn't serving yet
             time.sleep(0.01)
         server.stop_event.set()
 
@@ -205,12 +209,12 @@ def serve() -> None:
 
 
 def connect(address: Any, authkey: bytes) -> TFManager:
-    """Connect to a manager that runs.
+    """Connect to a running manager.
 
     Parameters
     ----------
     address : str or (str, int)
-        Its ``address``.
+        The manager's ``address``.
     authkey : bytes
     """
     for name in ("get_queue", "get", "set"):

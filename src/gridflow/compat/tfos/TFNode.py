@@ -1,4 +1,4 @@
-"""What a node's own function uses: paths, rows, and what was there in TensorFlow 1's time."""
+"""Helpers for a node's main function: paths, the data feed, and the TensorFlow 1 interface."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: File systems that Hadoop and TensorFlow know; the original lacks the last five.
+#: File systems that Hadoop and TensorFlow support; the original lacks the last five.
 _NAMES: Final = "adl,file,hdfs,oss,s3,s3a,s3n,swift,viewfs,wasb,wasbs,abfs,abfss,gs,har"
 _SCHEMES: Final = tuple(f"{name}://" for name in _NAMES.split(","))
-#: How long `DataFeed.terminate` looks for rows that are still on their way to a foreign manager.
+#: How long `DataFeed.terminate` waits for rows still on their way to a `TFManager`.
 _SILENCE_SECONDS: Final = 5.0
 
 
@@ -29,10 +29,11 @@ def hdfs_path(ctx: Any, path: str) -> str:
     Parameters
     ----------
     ctx : TFNodeContext
-        Its ``defaultFS`` and ``working_dir`` are used.
+        Provides ``defaultFS`` and ``working_dir``.
     path : str
-        With a scheme: returned as it is. Absolute: below the default file system. Relative: in the
-        user's home directory there, on a local one in the driver's working directory.
+        A path with a scheme is returned unchanged. An absolute path gets the default file system's
+        scheme. A relative path is resolved against the user's home directory on that file system,
+        or against the driver's working directory if it is local.
     """
     if path.startswith(_SCHEMES):
         return path
@@ -43,23 +44,23 @@ def hdfs_path(ctx: Any, path: str) -> str:
         return f"{root}/user/{getpass.getuser()}/{path}"
     if root.startswith("file://"):
         return f"{root}/{str(ctx.working_dir).lstrip('/')}/{path}"
-    _log.warning("a relative path on %s is taken from its root: %s", root, path)
+    _log.warning("resolving a relative path against the root of %s: %s", root, path)
     return f"{root}/{path}"
 
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
     """Start the TensorFlow server of a node, for programs written for TensorFlow 1.
 
-    The original refuses that on TensorFlow 2, where ``tf.compat.v1`` still has all that such a
-    program needs.
+    The original doesn't support this on TensorFlow 2, although ``tf.compat.v1`` still has
+    everything such a program needs.
 
     Parameters
     ----------
     ctx : TFNodeContext
     num_gpus : int, default 1
-        Has no effect: the node sees the GPUs that it was given.
+        Has no effect: the node sees the GPUs assigned to it.
     rdma : bool, default False
-        No package of TensorFlow 2 has that: gRPC is used, with a warning.
+        TensorFlow 2 packages don't include RDMA: gRPC is used, with a warning.
 
     Returns
     -------
@@ -69,7 +70,7 @@ def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tup
     import tensorflow as tf
 
     if rdma:
-        _log.warning("rdma=True: this TensorFlow has no RDMA; gRPC is used.")
+        _log.warning("rdma=True: this TensorFlow has no RDMA; using gRPC.")
     ctx_spec = {job: list(hosts) for job, hosts in ctx.cluster_spec.items() if job != "evaluator"}
     cluster = tf.train.ClusterSpec(ctx_spec)
     release_port(ctx, quiet=True)
@@ -91,7 +92,7 @@ def export_saved_model(
     tag_set : str
         Comma-separated, such as ``serve``.
     signatures : dict
-        By key: ``{"inputs": {alias: tensor}, "outputs": {alias: tensor}, "method_name": …}``.
+        Maps a key to ``{"inputs": {alias: tensor}, "outputs": {alias: tensor}, "method_name": …}``.
     """
     import tensorflow as tf
 
@@ -123,9 +124,9 @@ def export_saved_model(
 
 
 def release_port(ctx: Any, *, quiet: bool = False) -> None:
-    """Close the socket that kept the node's port (``release_port=False``).
+    """Close the socket that holds the node's port (``release_port=False``).
 
-    TensorFlow can listen on the port in any case; this is for other servers.
+    TensorFlow can listen on the port in any case; other servers need this call first.
     """
     if ctx.tmp_socket is not None:
         ctx.tmp_socket.close()
@@ -135,17 +136,17 @@ def release_port(ctx: Any, *, quiet: bool = False) -> None:
 
 
 def next_batch(mgr: Any, batch_size: int, qname: str = "input") -> NoReturn:
-    """Refuse, as the original does."""
+    """Raise an error, as the original does."""
     _refuse("next_batch")
 
 
 def batch_results(mgr: Any, results: Iterable[Any], qname: str = "output") -> NoReturn:
-    """Refuse, as the original does."""
+    """Raise an error, as the original does."""
     _refuse("batch_results")
 
 
 def terminate(mgr: Any, qname: str = "input") -> NoReturn:
-    """Refuse, as the original does."""
+    """Raise an error, as the original does."""
     _refuse("terminate")
 
 
@@ -156,7 +157,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _OneByOne:
-    """A queue of another process, such as `TFManager` has, with the method of `RowQueue`.
+    """Reads a queue in another process, such as a `TFManager`'s, like a `RowQueue`.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ class _OneByOne:
         self._there = there
 
     def take(self, most: int) -> tuple[list[Any], bool, Any]:
-        """Wait for a row or a mark."""
+        """Wait for a row or a marker."""
         del most
         item = self._there.get(block=True)
         self._there.task_done()
@@ -176,24 +177,25 @@ class _OneByOne:
 
 
 class DataFeed:
-    """The rows that Spark pushes to this node, and the way back for results.
+    """The rows that Spark pushes to this node, and the channel for results.
 
     Parameters
     ----------
     mgr : manager
-        ``ctx.mgr``, or a `TFManager` of the program's own.
+        ``ctx.mgr``, or a `TFManager` that the program started.
     train_mode : bool, default True
-        Whether no results are expected. If they are (False), no batch has rows of two partitions.
+        With True, no results are expected. With False, a batch never mixes rows from two
+        partitions.
     qname_in, qname_out : str
         Names of the queues.
     input_mapping : dict, optional
-        Column to tensor: `next_batch` returns a dict by tensor. The columns of a row are expected
-        in the order of their names.
+        Maps columns to tensors; `next_batch` then returns a dict by tensor. The columns of a row
+        must be in the alphabetical order of their names.
 
     Attributes
     ----------
     done_feeding : bool
-        Whether the end of the feed was met.
+        Whether the feed has ended.
     """
 
     def __init__(
@@ -228,8 +230,8 @@ class DataFeed:
         Returns
         -------
         list, or dict of tensor to list
-            Fewer rows than asked for at the end of the feed, maybe none; and, where results are
-            expected, at the end of a partition.
+            Fewer rows than `batch_size`, possibly none, at the end of the feed; with
+            ``train_mode=False`` also at the end of a partition.
         """
         rows: list[Any] = []
         while len(rows) < batch_size and not self.done_feeding:
@@ -251,7 +253,7 @@ class DataFeed:
         return self.done_feeding
 
     def batch_results(self, results: Iterable[Any]) -> None:
-        """Hand results back: one for each row of a batch, in its order."""
+        """Return results to Spark: one for each row of a batch, in the same order."""
         if isinstance(self.queue_out, RowQueue):
             self.queue_out.put_rows(list(results))
             return
@@ -259,7 +261,7 @@ class DataFeed:
             self.queue_out.put(each, block=True)
 
     def terminate(self) -> None:
-        """Want no more rows: those that are on their way are thrown away, and feeding ends."""
+        """End feeding, and discard rows that are still on their way."""
         self.mgr.set("state", "terminating")
         if isinstance(self.queue_in, RowQueue):
             self.queue_in.close()
@@ -276,7 +278,7 @@ def _queue(mgr: Any, name: str) -> Any:
     found = None if mgr is None else mgr.get_queue(name)
     if found is None:
         raise InvalidArgument(
-            f"this node has no queue {name!r}. Only the nodes of a cluster in InputMode.SPARK are "
-            "fed, parameter servers and evaluators never are."
+            f"this node has no queue {name!r}. Only workers of a cluster in InputMode.SPARK are "
+            "fed; parameter servers and evaluators never are."
         )
     return found

@@ -1,4 +1,4 @@
-"""Several nodes that know nothing of each other, such as for inference on files."""
+"""Several independent nodes, for example for inference on files."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ def run(
     num_executors: int,
     use_barrier: bool = True,
 ) -> None:
-    """Call a function once on each of several nodes, and return when all have ended.
+    """Call a function once on each node, and return when all nodes have ended.
 
     Parameters
     ----------
     sc : SparkContext
     map_fn : callable
-        ``map_fn(tf_args, ctx)``. Of ``ctx`` the attributes ``worker_num``, ``executor_id``,
-        ``num_workers`` and ``defaultFS`` are set, and ``absolute_path`` works.
+        ``map_fn(tf_args, ctx)``. ``ctx`` has the attributes ``worker_num``, ``executor_id``,
+        ``num_workers`` and ``defaultFS``, and the method ``absolute_path``.
     tf_args : argparse.Namespace, dict or list
-        ``num_gpus`` in it is how many GPUs each gets.
+        Its ``num_gpus`` is the number of GPUs for each node.
     num_executors : int
-        How many nodes.
+        Number of nodes.
     use_barrier : bool, default True
-        Whether all run at the same time. If not, they come in turns where Spark has fewer slots.
+        Whether all nodes run at the same time. If not, they take turns where Spark has fewer slots.
 
     Raises
     ------
     InvalidArgument, NotEnoughSlots, NotEnoughGpus
-        At the call, before anything is started.
+        At the call, before anything starts.
     TrainingFailed
-        The function failed on one, with its traceback; the others are ended.
+        If the function failed on a node; contains its traceback. The other nodes are stopped.
     """
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""A node of a cluster: its context, what it runs, and the functions of the tasks that feed it."""
+"""A node of a cluster: its context, its main function, and the functions that feed it."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _log = logging.getLogger(__name__)
 
 
 class TFNodeContext:
-    """The place of a node in its cluster: ``ctx`` of a program's main function.
+    """A node's context: the argument ``ctx`` of a program's main function.
 
     Attributes
     ----------
     executor_id, worker_num : int
         The node's number in the cluster.
     job_name : str
-        ``ps``, ``worker``, ``evaluator``, or what ``master_node=`` said.
+        ``ps``, ``worker``, ``evaluator``, or the value of ``master_node``.
     task_index : int
-        Its number among those of its job.
+        The node's number within its job.
     cluster_spec : dict of str to list of str
         Addresses by job.
     num_workers : int
-        Nodes named ``worker``, ``chief`` and ``master``.
+        Number of nodes named ``worker``, ``chief`` and ``master``.
     defaultFS : str
-        Of Spark's Hadoop configuration.
+        Default file system of Spark's Hadoop configuration.
     working_dir : str
-        The driver's.
+        The driver's working directory.
     mgr : NodeQueues or None
     tmp_socket : socket or None
-        Keeps the node's port, with ``release_port=False``.
+        Holds the node's port, with ``release_port=False``.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class TFNodeContext:
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 
     def release_port(self) -> None:
-        """Close the socket that keeps the node's port, see `TFNode.release_port`."""
+        """Close the socket that holds the node's port, see `TFNode.release_port`."""
         TFNode.release_port(self)
 
 
 class TFSparkNode:
-    """What a process knows of the node that runs in it.
+    """The node that runs in this process, if any.
 
     Attributes
     ----------
@@ -117,17 +117,17 @@ class TFSparkNode:
 
 
 def _has_spark_resource_api() -> bool:
-    """Return whether Spark tells its tasks their resources: every version that gridflow runs on."""
+    """Return True: every version of Spark that gridflow supports reports a task's resources."""
     return True
 
 
 def _get_cluster_spec(sorted_cluster_info: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the addresses by job, of nodes sorted by their number."""
+    """Return the addresses by job, for nodes sorted by number."""
     return _setting.addresses(sorted_cluster_info)
 
 
 def _spark_gpus() -> list[str]:
-    """Return the GPUs that Spark gave to the task that this process is, if it is one."""
+    """Return the GPUs that Spark assigned to the current task; empty outside a task."""
     if "pyspark" not in sys.modules or not _has_spark_resource_api():
         return []
     from pyspark import TaskContext
@@ -140,23 +140,23 @@ def _spark_gpus() -> list[str]:
 def choose_gpus(tf_args: Any, given: Sequence[str], index: int) -> None:
     """Set ``CUDA_VISIBLE_DEVICES`` as the original does.
 
-    Those that Spark gave, up to ``num_gpus``. Without any, on a host that has some, ``num_gpus``
-    free ones or, where the program doesn't say, one; none in Kubernetes, where Spark has to give
-    them.
+    Uses the GPUs that Spark assigned, up to ``num_gpus``. If Spark assigned none and the host has
+    GPUs, it picks ``num_gpus`` free ones, by default one. On Kubernetes, only Spark can assign
+    GPUs.
 
     Parameters
     ----------
     tf_args : Namespace, dict or list
-        ``num_gpus`` is read, if it is there.
+        May contain ``num_gpus``.
     given : sequence of str
-        What Spark gave.
+        The GPUs that Spark assigned.
     index : int
-        The node's place among those of its host.
+        The node's index among the nodes on its host.
 
     Raises
     ------
     NotEnoughGpus
-        Fewer than the program asks for.
+        If there are fewer GPUs than the program requests.
     """
     asked = _setting.num_gpus(tf_args)
     gpus = list(given) if asked is None else list(given)[: int(asked)]
@@ -179,10 +179,10 @@ def run(
     queues: Sequence[str],
     background: bool,
 ) -> Callable[[Iterable[int]], None]:
-    """Return a function that is a node in the process that calls it, with the node's number.
+    """Return a function that runs a node in the calling process; it takes the node's number.
 
-    `TFCluster.run` starts its nodes in another way; this is for programs, and tests, that call it
-    themselves. It begins no TensorBoard.
+    `TFCluster.run` starts its nodes differently; this is for programs and tests that call it
+    directly. It doesn't start TensorBoard.
 
     Parameters
     ----------
@@ -190,13 +190,13 @@ def run(
         ``fn(tf_args, ctx)``.
     tf_args : Namespace, dict or list
     cluster_meta : dict
-        ``id``, ``cluster_template``, ``server_addr``, ``default_fs``, ``working_dir`` and maybe
-        ``server_key`` and ``release_port``.
+        Keys: ``id``, ``cluster_template``, ``server_addr``, ``default_fs``, ``working_dir`` and
+        optionally ``server_key`` and ``release_port``.
     tensorboard, log_dir
         Not used.
     queues : sequence of str
     background : bool
-        Whether ``fn`` runs in a thread of its own; what it raises then lies in queue ``error``.
+        Whether to run ``fn`` in its own thread, which puts its traceback into the queue ``error``.
     """
 
     def node(numbers: Iterable[int]) -> None:
@@ -252,7 +252,7 @@ def run(
 def _noting(fn: Callable[..., Any], tf_args: Any, ctx: TFNodeContext, mgr: NodeQueues) -> None:
     try:
         _setting.call(fn, tf_args, ctx)
-    except Exception:  # noqa: BLE001 (it is passed on as text)
+    except Exception:  # noqa: BLE001 (passed on as text)
         errors = mgr.get_queue("error")
         assert errors is not None
         errors.put(traceback.format_exc())
@@ -277,8 +277,9 @@ def train(
         The cluster's nodes.
     cluster_meta : dict
     feed_timeout : float, default 600
-        Seconds in which no row is taken, after which the task fails.
+        The task fails if no row is read for this many seconds.
     qname : str
+        Name of the queue.
     """
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
@@ -289,7 +290,7 @@ def train(
         count = feeder.train(rows, cut)
         if feeder.unwanted:
             _log.info("no more rows are needed; %d of this partition were sent", count)
-            # The driver may be gone, or not be reached: nobody waits for this.
+            # The driver may be gone or unreachable; nothing depends on this request.
             with contextlib.suppress(OSError, EOFError):
                 client = reservation.Client(server, key)
                 client.request_stop()
@@ -309,14 +310,15 @@ def inference(
     cluster_info : list of dict
         The cluster's nodes.
     feed_timeout : float, default 600
-        Seconds without any progress after which the task fails.
+        The task fails after this many seconds without progress.
     qname : str
+        Name of the queue.
     """
 
     def answers(rows: Iterable[Any]) -> Iterator[Any]:
         attempt = PartitionAttempt.of_this_task()
         partition = 0 if attempt is None else attempt.partition
-        # Each try needs all of the answers: it asks as if there were no others.
+        # Each attempt needs all results, so it doesn't take part in deduplication.
         return _feeding.Feeder(cluster_info, feed_timeout, qname, partition).infer(rows)
 
     return answers
@@ -327,7 +329,7 @@ def shutdown(
     grace_secs: float = 0,
     queues: Sequence[str] = ("input",),
 ) -> Callable[[Iterable[Any]], list[bool]]:
-    """Return a function that does nothing: `TFCluster.TFCluster.shutdown` ends the nodes itself."""
+    """Return a function that does nothing: `TFCluster.TFCluster.shutdown` stops the nodes."""
 
     def nothing(rows: Iterable[Any]) -> list[bool]:
         del rows

@@ -1,11 +1,11 @@
 """TensorFlowOnSpark's interface (2.2.5) on top of gridflow.
 
-A program changes ``from tensorflowonspark import TFCluster`` into
-``from gridflow.compat.tfos import TFCluster``, and so on; or stays as it is and is run by
-``python -m gridflow.compat.tfos.run program.py``. See ``docs/conversion.md``.
+Change ``from tensorflowonspark import TFCluster`` to ``from gridflow.compat.tfos import TFCluster``
+and so on, or run the unchanged program with ``python -m gridflow.compat.tfos.run program.py``. See
+``docs/conversion.md``.
 
-As the original does, importing it sets logging up, unless the program has: those programs say what
-they do by ``logging.info``.
+As in the original, importing this package configures logging, unless the program already has: such
+programs report their progress with ``logging.info``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Lets programs that import ``tensorflowonspark`` find `gridflow.compat.tfos` under that name.
+"""Makes `gridflow.compat.tfos` importable as ``tensorflowonspark``.
 
-In this process by a finder for imports; in Spark's Python workers and in training processes by a
-module of the old name, sent along, which does the same there.
+Uses an import finder in this process. Spark's Python workers and training processes receive a
+module with the old name, which installs the finder there.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from {_NEW} import _alias
 
 _alias.install()
 '''
-#: The applications that have got the module.
+#: Ids of the applications that have received the module.
 _reached: set[str] = set()
 
 
 def install() -> None:
-    """Let this process import the old name."""
+    """Make the old name importable in this process."""
     if not is_installed():
         sys.meta_path.insert(0, _Finder())
     sys.modules[_OLD] = importlib.import_module(_NEW)
 
 
 def is_installed() -> bool:
-    """Return whether this process imports the old name."""
+    """Return whether the old name is importable in this process."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 def send_along(sc: Any) -> None:
-    """Let the application's tasks import the old name, if this process does."""
+    """Make the old name importable in the application's tasks, if it is in this process."""
     if not is_installed() or sc.applicationId in _reached:
         return
     from pyspark import SparkFiles
 
-    # Executors fetch it when they have their first task: it stays as long as the application.
+    # Executors fetch the file with their first task, so it must last as long as the application.
     folder = Path(SparkFiles.getRootDirectory(), "gridflow")
     folder.mkdir(exist_ok=True)
     module = folder / f"{_OLD}.py"
@@ -58,7 +58,7 @@ def send_along(sc: Any) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules of the old package."""
+    """Finds modules by their old names."""
 
     def find_spec(
         self,
@@ -66,7 +66,7 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return a spec that leads to the module of the new name."""
+        """Return a spec that loads the module of the new name."""
         if fullname != _OLD and not fullname.startswith(f"{_OLD}."):
             return None
         name = _NEW + fullname.removeprefix(_OLD)
@@ -76,7 +76,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Gives a module that there is already.
+    """Loads an existing module.
 
     Parameters
     ----------
@@ -94,5 +94,5 @@ class _Loader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give it back the spec that importing it by another name has taken."""
+        """Restore the module's own spec, which the import machinery has replaced."""
         module.__spec__ = self._spec

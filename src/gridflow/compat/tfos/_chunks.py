@@ -1,4 +1,4 @@
-"""Rows cut into chunks: what a feeder sends at a time."""
+"""Chunks of rows: the unit that a feeder sends."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import cloudpickle
 from gridflow.compat.tfos import _lists
 
 ROWS: Final = b"R"
-#: Rows as columns in Arrow's format.
+#: Columns in Arrow format.
 COLUMNS: Final = b"C"
-#: Either of them, in memory that both sides have.
+#: Either of them, in shared memory.
 SHARED: Final = b"S"
 
-#: Rows are sent in chunks of about this size; a slow source's are sent sooner.
+#: Approximate size of a chunk; with a slow source, chunks are sent sooner.
 CHUNK_BYTES: Final = 512 << 10
-#: The place of a chunk's first row in its partition, and how many rows it has.
+#: Index of a chunk's first row in its partition, and the number of rows.
 SPAN: Final = struct.Struct(">QQ")
-#: Of a chunk in shared memory: the letter of its kind, its slot, where it begins, and its bytes.
+#: For a chunk in shared memory: its kind, slot, offset and size in bytes.
 PLACE: Final = struct.Struct(">cBQQ")
 _FIRST_ROWS: Final = 16
 MOST_ROWS: Final = 8192
@@ -34,18 +34,18 @@ _FLUSH_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows on their way.
+    """Rows to send.
 
     Attributes
     ----------
     kind : bytes
         `ROWS` or `COLUMNS`.
     first, count : int
-        The place of the first row in its partition, and how many there are.
+        Index of the first row in its partition, and the number of rows.
     size : int
-        Bytes of the content.
+        Size of the content, in bytes.
     write : callable
-        Writes the content into memory of that size.
+        Writes the content into a buffer of that size.
     """
 
     kind: bytes
@@ -55,7 +55,7 @@ class Chunk:
     write: Callable[[memoryview], None]
 
     def message(self) -> bytearray:
-        """Return the chunk as it is sent."""
+        """Return the chunk as a message."""
         head = self.kind + SPAN.pack(self.first, self.count)
         whole = bytearray(len(head) + self.size)
         whole[: len(head)] = head
@@ -65,7 +65,7 @@ class Chunk:
 
 _plain: Final = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
-#: Makes chunks of rows, from one on.
+#: Makes chunks of rows, starting at an index.
 Cut = Callable[[Iterable[Any], int], Iterator[Chunk]]
 
 
@@ -74,7 +74,7 @@ def cut(rows: Iterable[Any], first: int) -> Iterator[Chunk]:
 
 
 def in_chunks(rows: Iterable[Any], first: int = 0) -> Iterator[Chunk]:
-    """Yield rows in chunks of about the same size."""
+    """Yield rows in chunks of similar size."""
     limit, chunk, began = _FIRST_ROWS, [], time.monotonic()
     for row in rows:
         chunk.append(row)
@@ -101,8 +101,8 @@ def _chunk(rows: list[Any], first: int) -> Chunk:
 
 
 def pickled(rows: list[Any], dump: Callable[[list[Any]], bytes] = _plain) -> bytes:
-    """Return rows in the form in which they are sent; by default with plain lists, for Spark."""
+    """Return serialized rows; by default with plain lists, as Spark expects."""
     try:
         return dump(rows)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return bytes(cloudpickle.dumps(rows))  # classes of the program's own
+        return bytes(cloudpickle.dumps(rows))  # classes defined in the program

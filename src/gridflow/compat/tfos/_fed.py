@@ -1,6 +1,6 @@
-"""The side of a node that is fed: rows go into its queues, results come out of them.
+"""The receiving side of the feed: puts rows into a node's queues and takes results from them.
 
-See `gridflow.compat.tfos._feeding` for the other side, and for what they say to each other.
+See `gridflow.compat.tfos._feeding` for the sending side and the protocol.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class FeedServer:
-    """The node's side.
+    """Receives rows on a node.
 
     Parameters
     ----------
@@ -63,17 +63,17 @@ class FeedServer:
         self._door = psk_tls.Door(listener, key, self._serve)
 
     def fail(self, text: str) -> None:
-        """Tell all feeders, those to come included, why there will be no answer."""
+        """Send all current and future feeders the reason for a failure."""
         self._failure = text
         self._end()
 
     def end(self) -> None:
-        """Want no more rows: the program has returned."""
+        """Accept no more rows: the program has returned."""
         self._ended = True
         self._end()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._door.close()
 
     def _end(self) -> None:
@@ -108,8 +108,8 @@ class FeedServer:
     def _admit(
         self, connection: Connection, wanted: dict[str, Any], rows: RowQueue
     ) -> _Visit | None:
-        """Tell a feeder whether it may begin; return its visit if so."""
-        # Who doesn't say which attempt it is asks as if there were no others.
+        """Tell a feeder whether it may start; return its visit if so."""
+        # A feeder that doesn't name its attempt is treated as the only one.
         key = (wanted["feed"], wanted["partition"]) if "feed" in wanted else None
         with self._lock:
             partition = _Partition() if key is None else self._partitions[key]
@@ -123,12 +123,12 @@ class FeedServer:
             return visit
 
     def _refusal(self, partition: _Partition, wanted: dict[str, Any]) -> bytes:
-        """Return what to say to a feeder that may not begin; nothing to one that may."""
-        if partition.is_begun:  # one more goes on
+        """Return the answer for a feeder that may not start; empty if it may."""
+        if partition.is_begun:  # another attempt continues it
             return DONE if self.has_ended else b""
         try:
             partition.begin(wanted.get("attempt", 0))
-        except Superseded:  # the later one has been told that nothing is here
+        except Superseded:  # the later attempt was told that no rows are here
             return LATER
         if self.has_ended:
             return UNWANTED
@@ -146,15 +146,15 @@ class FeedServer:
 
 
 class _Partition(Partition):
-    """What has come of a partition, from all who have tried to feed it.
+    """The rows received of a partition, from all attempts to feed it.
 
     Attributes
     ----------
     waiting : int
-        Chunks that no program has taken.
+        Number of chunks that the program hasn't read yet.
     visits : list of _Visit
-        Those who feed it now: more than one if Spark runs a copy of a slow task. None of them is
-        refused, as each brings what the others haven't.
+        The attempts feeding it now. There is more than one if Spark runs a speculative copy of a
+        slow task. None is refused, because each may bring rows that the others haven't.
     lock : threading.RLock
     """
 
@@ -166,12 +166,12 @@ class _Partition(Partition):
 
     @property
     def is_begun(self) -> bool:
-        """Whether its rows come here, or have come."""
+        """Whether rows of this partition have arrived, or are arriving, here."""
         return bool(self.visits or len(self.ranges))
 
 
 class _Visit:
-    """One partition that a feeder brings.
+    """One feeder's attempt at sending a partition.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class _Visit:
     server : FeedServer
     partition : _Partition
     memory : memoryview or None
-        The feeder's, where chunks may lie.
+        The feeder's shared memory, which may hold chunks.
     """
 
     def __init__(
@@ -195,26 +195,26 @@ class _Visit:
         self._partition, self._memory = partition, memory
         self._count = 0
         self._is_through = False
-        with partition.lock:  # so that nobody else's rows are spoken of before
+        with partition.lock:  # so that this message precedes any about other feeders' rows
             partition.visits.append(self)
             known = len(partition.ranges)
             self._send(WELCOME + msgspec.msgpack.encode((known, memory is not None)))
 
     def leave(self) -> None:
-        """Feed no more; what was sent stays."""
+        """End the visit; rows already received stay."""
         with self._partition.lock:
             self._partition.visits.remove(self)
 
     def take(self) -> None:
-        """Take rows until the feeder hangs up, which it does after the last answer."""
+        """Receive rows until the feeder hangs up, which it does after the last answer."""
         self._receive()
         with self._partition.lock:
             self._is_through = True
             self._finish()
-        self._connection.recv_bytes()  # nothing: it hangs up
+        self._connection.recv_bytes()  # raises EOFError: the feeder hangs up
 
     def answer(self, results: RowQueue | None) -> None:
-        """Take all of it, and send one result for each row."""
+        """Receive the whole partition, and send one result for each row."""
         if results is None:
             self._send(FAILED + b"this node has no queue 'output'.")
             return
@@ -227,8 +227,8 @@ class _Visit:
             if not results.empty():
                 more = results.qsize()
                 raise DataError(
-                    f"the program gave {self._count + more} results for the {self._count} rows of "
-                    "a partition; batch_results() takes one for each row."
+                    f"the program returned {self._count + more} results for the {self._count} rows "
+                    "of a partition; batch_results() needs exactly one for each row."
                 )
             self._send(DONE)
         except (DataError, GridflowError) as error:
@@ -244,19 +244,19 @@ class _Visit:
                 if self._server.failure:
                     raise GridflowError(self._server.failure) from None
                 if self._connection.poll(0):
-                    raise EOFError from None  # the feeder has nothing more to say: it is gone
+                    raise EOFError from None  # feeders send nothing at this point: it hung up
                 continue
             if is_mark:  # the queue was closed
                 raise GridflowError(
                     self._server.failure
-                    or f"the program has ended with {got} results for the {self._count} rows of a "
+                    or f"the program ended after {got} results for the {self._count} rows of a "
                     "partition."
                 )
             self._send(ROWS + pickled(found))
             return len(found)
 
     def _tidy(self, results: RowQueue, got: int) -> None:
-        """Let the next partition begin with empty queues, whatever became of this one."""
+        """Empty the queues for the next partition, however this one ended."""
         untaken = self._rows.discard(self)
         owed = self._count - untaken - got
         give_up = time.monotonic() + EXPLAIN_SECONDS
@@ -277,14 +277,14 @@ class _Visit:
             taken = functools.partial(self._chunk_taken, slot)
             self._count += count
             with self._partition.lock:
-                known = len(self._partition.ranges)  # without gaps: all of them come here
+                known = len(self._partition.ranges)  # no gaps: all rows come to this node
                 new = range(min(max(known - first, 0), count), count)
                 self._partition.ranges.add(first + new.start, first + count)
                 self._partition.waiting += 1
                 self._rows.put_later(rows, new, taken, self)
 
     def _content(self, message: bytes) -> tuple[bytes, memoryview, bytes]:
-        """Return the kind of a chunk, its content, and what tells the feeder its slot."""
+        """Return a chunk's kind, its content, and its slot as bytes for the answer."""
         begin = 1 + SPAN.size
         if not message.startswith(SHARED):
             return message[:1], memoryview(message)[begin:], b""
@@ -300,12 +300,12 @@ class _Visit:
             visit.go_on(TAKEN + slot if visit is self else PROGRESS)
 
     def go_on(self, word: bytes) -> None:
-        """Let the feeder know that rows of its partition were taken, whoever brought them."""
+        """Tell the feeder that rows of its partition were read, whichever attempt sent them."""
         self._send(self._word(word))
         self._finish()
 
     def _finish(self) -> None:
-        """Let the feeder go once all rows of its partition were taken."""
+        """Release the feeder once all rows of its partition have been read."""
         with self._partition.lock:
             is_done = self._is_through and not self._partition.waiting
         if is_done:
@@ -322,7 +322,7 @@ class _Visit:
 
 
 class _Pickled:
-    """The rows of a message, which only come all at once."""
+    """The rows of a pickled message, which is decoded as a whole."""
 
     def __init__(self, content: memoryview) -> None:
         self._content: memoryview | None = content
@@ -332,6 +332,6 @@ class _Pickled:
     def made(self, begin: int, end: int) -> list[Any]:
         """Return some of the rows."""
         if self._content is not None:
-            self._rows = pickle.loads(self._content)  # noqa: S301 (of our own feeders)
+            self._rows = pickle.loads(self._content)  # noqa: S301 (from authenticated feeders)
             self._content = None
         return self._rows[begin:end]

@@ -1,21 +1,21 @@
-"""Rows of Spark tasks on their way to nodes, and results on their way back.
+"""The sending side of the feed: Spark tasks send rows to nodes and receive results.
 
-A feeder is a task of another Spark job. It looks for the node with the fewest feeders, tells it
-what it brings, and sends its partition in chunks; some of them may be on their way or wait there,
-so that a node that is slow slows its feeders down. Every chunk is answered once a program has taken
-it. The messages are a letter and what belongs to it; rows are pickled, and travel only between
-those who know the cluster's key (`gridflow._wire.psk_tls`). Those of a DataFrame travel as its
-columns (`gridflow.compat.tfos._frames`). Where both are on one host, the rows lie in memory that
-they share (`gridflow.compat.tfos._memory`), and the messages say where.
+A feeder is a task of a separate Spark job. It looks for the node with the fewest feeders, announces
+its partition, and sends it in chunks. Only a few chunks may be unread at a time, so a slow node
+slows its feeders down. The node acknowledges each chunk once the program has read it. A message is
+a letter followed by its content. Rows are pickled, and travel only between processes that hold the
+cluster's key (`gridflow._wire.psk_tls`). Rows of a DataFrame travel as columns
+(`gridflow.compat.tfos._frames`). If both sides are on one host, the rows are in shared memory
+(`gridflow.compat.tfos._memory`), and the messages contain their location.
 
-They go straight into the node's process, not by the agent and its files as those of
-`JobHandle.feed` do: that way costs almost twice as much (``benchmarks/feed/compat_ways.py``).
-The account of what has come is the same (`gridflow._feed.push.exactly_once`).
+Rows go straight to the node's process. `JobHandle.feed` sends them through the agent and its files,
+which takes almost twice as long (``benchmarks/feed/compat_ways.py``). Both track received rows in
+the same way (`gridflow._feed.push.exactly_once`).
 
-A task that is tried again, or a copy of one that is slow, asks all nodes first whether the
-partition is there already. If it is, the rows go to the same node, which takes those alone that it
-hasn't got: each chunk says where in its partition it begins. So no row comes twice, as long as a
-partition has its rows in the same order each time.
+A retried task, or a speculative copy of a slow one, first asks all nodes whether they have rows of
+its partition. If one does, the rows go to that node, which keeps only those it doesn't have yet:
+each chunk names its first row's index in the partition. So no row arrives twice, provided that a
+partition has the same order each time.
 """
 
 from __future__ import annotations
@@ -47,40 +47,41 @@ _log = logging.getLogger(__name__)
 HELLO: Final = b"H"
 WELCOME: Final = b"W"
 BUSY: Final = b"B"
-#: A later try of the same partition has begun to look around.
+#: A later attempt at the same partition has started.
 LATER: Final = b"L"
 TAKEN: Final = b"T"
-#: Rows of the partition that came otherwise were taken.
+#: Rows of the partition that another attempt sent were read.
 PROGRESS: Final = b"G"
 PARTITION: Final = b"P"
 DONE: Final = b"D"
 UNWANTED: Final = b"U"
 FAILED: Final = b"F"
 
-#: Chunks of one feeder that a node has and no program has taken.
+#: Limit on chunks sent by one feeder and not yet read by the program.
 _AHEAD: Final = 4
-#: Rows aren't all of one size: a chunk that is larger than its slot is sent.
+#: Rows vary in size; a chunk that doesn't fit a slot is sent over the connection.
 _SLOT_BYTES: Final = 2 * CHUNK_BYTES
 LOOK_SECONDS: Final = 0.2
 _TURN_SECONDS: Final = 0.05
-#: How long a feeder waits to hear from the driver why a node is gone.
+#: How long a feeder waits for the driver to report why a node is gone.
 EXPLAIN_SECONDS: Final = 20.0
 
 
 class Feeder:
-    """A feeder's side: one partition.
+    """Sends one partition.
 
     Parameters
     ----------
     nodes : sequence of dict
-        The cluster's list; those that have an address are fed.
+        The cluster's nodes; those with an address are fed.
     feed_timeout : float
-        Seconds without any progress after which feeding fails.
+        Feeding fails after this many seconds without progress.
     qname : str
+        Name of the queue.
     partition : int
-        For messages, and for where to begin looking for a node.
+        Used in messages, and to choose the first node to ask.
     attempt : PartitionAttempt, optional
-        By which other tries of the same partition are known. Default: there are none.
+        Identifies the attempt among others at the same partition. Default: it is the only one.
     """
 
     def __init__(
@@ -101,18 +102,19 @@ class Feeder:
         self._connection: Connection | None = None
         self._lent: _memory.Lent | None = None
         self._open = 0
-        #: Rows of the partition that were there before.
+        #: Number of the partition's rows that the node already had.
         self._known = 0
         self.unwanted = False
 
     def train(self, rows: Iterable[Any], cut: Cut | None = None) -> int:
-        """Send rows until all are taken, or no more are wanted; return how many were sent.
+        """Send rows until all are read or no more are wanted; return the number of rows sent.
 
         Parameters
         ----------
         rows : iterable
         cut : callable, optional
-            Makes chunks of what `rows` yields, from a row on. Default: it yields rows.
+            Makes chunks of the items of `rows`, starting at a given row. Default: the items are
+            rows.
         """
         count, source = 0, _Source(rows)
         with self._explained(source):
@@ -137,32 +139,31 @@ class Feeder:
                     sent += size
             if self.unwanted:
                 raise GridflowError(
-                    f"partition {self._partition}: the cluster takes no more rows: its program "
-                    "has ended, or called terminate() before all were answered."
+                    f"partition {self._partition}: the cluster accepts no more rows: its program "
+                    "has ended, or called terminate() before it had returned all results."
                 )
             while True:
-                message = self._hear(f"gave {got} results for the {sent} rows, and no more")
+                message = self._hear(f"returned only {got} results for {sent} rows, and no more")
                 if message.startswith(ROWS):
-                    found = pickle.loads(memoryview(message)[1:])  # noqa: S301 (our own node)
+                    found = pickle.loads(memoryview(message)[1:])  # noqa: S301 (authenticated node)
                     got += len(found)
                     yield from found
                 elif message.startswith(DONE):
                     return
         raise GridflowError(
-            f"partition {self._partition}: the program has ended with {got} results for {sent} "
-            "rows."
+            f"partition {self._partition}: the program ended after {got} results for {sent} rows."
         )
 
     @contextlib.contextmanager
     def _explained(self, source: _Source) -> Iterator[None]:
-        """Hang up in the end; say why the connection broke, unless the cluster has ended well."""
+        """Close the connections at the end; explain a broken one unless the cluster has ended."""
         try:
             yield
         except GridflowError:
-            raise  # a timeout is an OSError, too
+            raise  # RunTimeout is an OSError, too
         except (EOFError, OSError, AuthenticationError) as error:
             if source.error is error:
-                raise  # the rows' own
+                raise  # from reading the rows
             self._explain(error)
             self.unwanted = True
         finally:
@@ -171,24 +172,24 @@ class Feeder:
                 self._lent.close()
 
     def _find(self, *, answers: bool) -> bool:
-        """Connect to the node with the fewest feeders; False if no rows are wanted any more.
+        """Connect to the node with the fewest feeders; return False if no more rows are wanted.
 
-        A node that answers has one feeder at a time, for whose end others wait. Where rows of the
-        partition are already, all of them go.
+        A node that returns results has one feeder at a time, and others wait their turn. If a node
+        already has rows of the partition, the whole partition goes there.
         """
         hello: dict[str, Any] = {"queue": self._queue, "answers": answers, "beside": 0}
         self._lent = _memory.Lent.where_it_can(_AHEAD, _SLOT_BYTES)
         if self._lent is not None:
             hello["memory"] = self._lent.offer
         if self._attempt is not None and not answers:
-            # First all of them hear of this try, and let none before it begin; beside so few
-            # feeders it could only go on.
+            # Announce this attempt to all nodes first, so that they refuse earlier ones. With this
+            # limit a node only accepts it to continue a partition.
             hello |= {**self._attempt.header(f"{self._attempt.stage}"), "beside": -1}
         while True:
             unwanted = 0
             for place in range(len(self._nodes)):
                 reply = self._ask(place, hello)
-                if reply.startswith(DONE):  # there it has begun
+                if reply.startswith(DONE):  # the node had begun the partition, and has ended
                     unwanted = len(self._nodes)
                     break
                 if reply.startswith(WELCOME):
@@ -208,7 +209,7 @@ class Feeder:
                 hello["beside"] += 1
 
     def _ask(self, place: int, hello: Mapping[str, Any]) -> bytes:
-        """Return what a node answers."""
+        """Return a node's answer."""
         if place not in self._lines:
             node = self._nodes[place]
             self._lines[place] = psk_tls.knock(tuple(node["addr"]), node["authkey"])
@@ -218,11 +219,11 @@ class Feeder:
         if reply.startswith(FAILED):
             raise _failed(reply)
         if reply.startswith(LATER):
-            raise TaskLost(f"partition {self._partition} is fed by a later try of the same task.")
+            raise TaskLost(f"a later attempt of the same task feeds partition {self._partition}.")
         return reply
 
     def _bring(self, chunks: Iterable[Chunk]) -> Iterator[int]:
-        """Send chunks while they are wanted, then the end; yield how many rows are in each."""
+        """Send chunks while they are wanted, then the end; yield each chunk's number of rows."""
         assert self._connection is not None
         for chunk in chunks:
             self._connection.send_bytes(self._shared(chunk) or chunk.message())
@@ -235,7 +236,7 @@ class Feeder:
         self._connection.send_bytes(PARTITION)
 
     def _shared(self, chunk: Chunk) -> bytes | None:
-        """Write a chunk where the node can read it, and return the message that says where."""
+        """Write a chunk to shared memory, and return the message with its location."""
         taken = None if self._lent is None else self._lent.take(chunk.size)
         if self._lent is None or taken is None:
             return None
@@ -244,8 +245,8 @@ class Feeder:
         where = PLACE.pack(chunk.kind, slot, place.start, chunk.size)
         return SHARED + SPAN.pack(chunk.first, chunk.count) + where
 
-    def _hear(self, what: str = "took no row") -> bytes:
-        """Return what the node says next."""
+    def _hear(self, what: str = "read no row") -> bytes:
+        """Return the node's next message."""
         assert self._connection is not None
         if not self._connection.poll(self._patience):
             raise RunTimeout(
@@ -257,7 +258,7 @@ class Feeder:
             raise _failed(message)
         self._open -= message.startswith((TAKEN, UNWANTED))
         if message.startswith(TAKEN) and self._lent is not None:
-            self._lent.free.extend(message[1:])  # the number of its slot, if it had one
+            self._lent.free.extend(message[1:])  # the chunk's slot, if it had one
         self.unwanted |= message.startswith(UNWANTED)
         return message
 
@@ -266,14 +267,14 @@ class Feeder:
             self._lines.pop(place).close()
 
     def _explain(self, error: BaseException) -> None:
-        """Raise why the cluster has failed, if it hasn't ended well."""
+        """Raise the cluster's error, unless it ended without one."""
         give_up = time.monotonic() + EXPLAIN_SECONDS
         while time.monotonic() < give_up:
             state = _state_of(*self._server)
             if state is None:
                 break
             if state["failure"]:
-                raise GridflowError(f"the cluster has failed:\n{state['failure']}") from error
+                raise GridflowError(f"the cluster failed:\n{state['failure']}") from error
             if state["finished"]:
                 return
             time.sleep(LOOK_SECONDS)
@@ -284,7 +285,7 @@ class Feeder:
 
 
 class _Source:
-    """Rows, and what reading them has failed with.
+    """Iterates over rows, and remembers the error if reading fails.
 
     Parameters
     ----------
@@ -304,11 +305,11 @@ class _Source:
 
 
 def _failed(message: bytes) -> GridflowError:
-    return GridflowError(f"the program of the cluster failed:\n{message[1:].decode()}")
+    return GridflowError(f"the cluster's program failed:\n{message[1:].decode()}")
 
 
 def _state_of(address: Sequence[Any], key: bytes) -> dict[str, Any] | None:
-    """Return what the driver knows; None if it can't be asked."""
+    """Return the cluster's state from the driver; None if the driver is unreachable."""
     try:
         client = reservation.Client((address[0], address[1]), key)
     except (OSError, AuthenticationError):

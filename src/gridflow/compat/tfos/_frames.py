@@ -1,11 +1,11 @@
-"""RDDs that are a DataFrame's rows: ``df.rdd``, and what functions make of it.
+"""RDDs made from a DataFrame: ``df.rdd``, and functions applied to it.
 
-To make an RDD of a DataFrame, Spark's JVM pickles each row, number by number, and Python makes
-objects of it, which are pickled again on their way. Here the columns come to Python as Arrow has
-them. Those of ``df.rdd`` go on to the node as they are, and become rows where the program takes
-them; where a function stands in between (``df.rdd.map(…)``), they become rows for it. They are the
-same rows, in the same order, for columns of the types below; of other types they come as Spark
-makes them.
+To turn a DataFrame into an RDD, Spark's JVM pickles each row, value by value. Python unpickles it,
+and pickles it again to send it. Here, Python receives the columns in Arrow format. Those of
+``df.rdd`` are sent to the node unchanged and become rows when the program reads them. With a
+function in between (``df.rdd.map(…)``), they become rows for that function. The rows and their
+order are the same as Spark's. DataFrames with columns of other types than those below use Spark's
+own way.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-#: Where an RDD keeps the DataFrame that it was made of.
+#: The attribute of an RDD that refers to its DataFrame.
 _FRAME: Final = "_gridflow_frame"
-#: Columns become rows at least so many bytes at a time: each time costs a little by itself.
+#: Minimum number of bytes to turn into rows at a time, because each conversion has a fixed cost.
 _RUN_BYTES: Final = 32 << 10
-#: From so many numbers on a list is worth more than the numbers.
+#: From this length on, a `NumberList` is worth its overhead.
 _LONG_LIST: Final = 128
 _PLAIN: Final = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"}
@@ -40,11 +40,11 @@ _PLAIN: Final = frozenset(
 
 
 def remember_frames() -> None:
-    """Let each ``df.rdd`` know its DataFrame from now on."""
+    """Make each ``df.rdd`` remember its DataFrame from now on."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     made = vars(DataFrame).get("rdd")
-    make = getattr(made, "func", None)  # of a cached_property; else all rows come as Spark's
+    make = getattr(made, "func", None)  # a cached_property; otherwise all rows come Spark's way
     if make is None or hasattr(make, _FRAME):
         return
 
@@ -60,13 +60,13 @@ def remember_frames() -> None:
 
 @dataclass(frozen=True)
 class RddRows:
-    """What an RDD is made of.
+    """An RDD as a DataFrame and a function.
 
     Attributes
     ----------
     frame : DataFrame
     function : callable or None
-        Takes the number of a partition and its rows, as those of ``mapPartitionsWithIndex`` do.
+        Takes a partition's index and rows, as with ``mapPartitionsWithIndex``.
     """
 
     frame: DataFrame
@@ -74,12 +74,12 @@ class RddRows:
 
 
 def of_frame(rdd: Any) -> RddRows | None:
-    """Return the DataFrame that an RDD is made of, if its rows can come as columns."""
+    """Return the DataFrame and function behind an RDD, if its rows can travel as columns."""
     from pyspark.core.rdd import PipelinedRDD
 
     function, root = None, rdd
     if isinstance(rdd, PipelinedRDD):
-        function = rdd.func  # all that Python does to the rows of the last one that isn't such
+        function = rdd.func  # all Python functions since the last RDD that isn't pipelined
         while isinstance(root, PipelinedRDD) and (root is rdd or not _is_special(root)):
             root = root.prev
     frame: DataFrame | None = getattr(root, _FRAME, None)
@@ -92,7 +92,7 @@ def of_frame(rdd: Any) -> RddRows | None:
 
 
 def _is_special(rdd: Any) -> bool:
-    """Return whether an RDD is more than how it is made: it was kept, or wants its own tasks."""
+    """Return whether an RDD is cached or checkpointed, or has special tasks."""
     return bool(
         rdd.is_cached
         or rdd.is_checkpointed
@@ -115,12 +115,12 @@ def feed(rows: RddRows, send: Callable[..., Any]) -> None:
     ----------
     rows : RddRows
     send : callable
-        Sends a partition, in a task: rows, or what it gets and how to cut that (`_chunks.Cut`).
+        Called in a task to send a partition: takes rows, or batches and a `_chunks.Cut` for them.
     """
     from pyspark.sql import functions as f
 
     names, function = rows.frame.columns, rows.function
-    # Under names without dots, by which mapInArrow would look for fields.
+    # Rename the columns: mapInArrow would take a dot in a name for a struct field.
     columns = [f.col(quoted(name)).alias(f"c{i}") for i, name in enumerate(names)]
     packed = packing.packed_frame(rows.frame.select(columns))
 
@@ -143,7 +143,7 @@ def feed(rows: RddRows, send: Callable[..., Any]) -> None:
 def chunks(
     batches: Iterable[pa.RecordBatch], first: int, names: list[str]
 ) -> Iterator[_chunks.Chunk]:
-    """Yield a partition's rows, from one on."""
+    """Yield a partition's rows in chunks, starting at row `first`."""
     for at, part in _pieces(batches, first):
         named = part.rename_columns(names)
         measure = pa.MockOutputStream()
@@ -153,7 +153,7 @@ def chunks(
 
 
 def _pieces(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield a partition's rows from one on in pieces of bounded size, with each one's place."""
+    """Yield a partition's rows from `first` on in pieces of bounded size, each with its index."""
     passed = 0
     for batch in batches:
         begin = max(0, first - passed)
@@ -176,12 +176,12 @@ def _write_into(batch: pa.RecordBatch, memory: memoryview) -> None:
 
 
 class Columns:
-    """The rows of a message, which stay columns until they are taken.
+    """The rows of a message, kept as columns until they are read.
 
     Parameters
     ----------
     content : memoryview
-        Is kept.
+        Kept without a copy.
     """
 
     def __init__(self, content: memoryview) -> None:
@@ -195,7 +195,7 @@ class Columns:
 
 
 def _rows(batch: pa.RecordBatch, names: list[str]) -> list[Any]:
-    """Return rows as Spark would have made them."""
+    """Return the rows as Spark would have made them."""
     from pyspark.sql.types import _create_row
 
     columns = [_values(column) for column in batch.columns]
@@ -203,7 +203,7 @@ def _rows(batch: pa.RecordBatch, names: list[str]) -> list[Any]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return what Python has for a column; arrays of numbers all at once."""
+    """Return a column's Python values; arrays of numbers are converted all at once."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not is_list or column.null_count:

@@ -1,7 +1,7 @@
-"""How the agents of a cluster come to life: in Spark tasks, detached from them, or in the driver.
+"""Launches a cluster's agents: in Spark tasks, detached from them, or on the driver.
 
-Rows that Spark pushes come by other Spark tasks, which need the slots: the agents of such a cluster
-give theirs back (`gridflow._launch.spark.detached`).
+Rows that Spark pushes come from other Spark tasks, which need slots. So the agents of such a
+cluster release theirs (`gridflow._launch.spark.detached`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 
 class ClusterLauncher(SparkLauncher):
-    """Runs agents detached from Spark's tasks, and parameter servers in the driver, if asked to.
+    """Runs agents in Spark tasks or detached from them, and parameter servers on the driver.
 
     Parameters
     ----------
     spark : SparkSession
     detached : bool
+        Whether agents release their task slots.
     ps_here : int
-        How many parameter servers run in the driver: none, or all.
+        Number of parameter servers on the driver: none or all.
     """
 
     def __init__(self, spark: SparkSession, *, detached: bool, ps_here: int) -> None:
@@ -44,7 +45,7 @@ class ClusterLauncher(SparkLauncher):
         self._detached, self._ps_here = detached, ps_here
 
     def for_job(self) -> ClusterLauncher:
-        """Return one for the same session, which has launched nothing."""
+        """Return a new launcher with the same settings."""
         return ClusterLauncher(self._spark, detached=self._detached, ps_here=self._ps_here)
 
     def place(
@@ -56,13 +57,13 @@ class ClusterLauncher(SparkLauncher):
         fed: Sequence[int] | None = None,
         gpus: Sequence[GpuNeed] = (),
     ) -> Placement:
-        """Count the slots of those tasks that Spark runs."""
+        """Place the tasks that run on Spark."""
         trained = list(range(num_tasks) if fed is None else fed)
-        # Parameter servers come right behind the tasks that train.
+        # Parameter servers come right after the training tasks.
         here = range(len(trained), len(trained) + self._ps_here)
         gpus = [need for place, need in enumerate(gpus) if place not in here]
         found = super().place(num_tasks - len(here), data, start_timeout, fed=trained, gpus=gpus)
-        # Nodes that are fed give their slots back, and others are never fed.
+        # Nodes that are fed release their slots, and other nodes are never fed.
         return replace(found, full="")
 
     def launch(
@@ -97,7 +98,7 @@ class ClusterLauncher(SparkLauncher):
 
 
 class _Joined(PassesOn):
-    """Several launches as one; and the listener of each.
+    """Combines several launches into one, and listens to each of them.
 
     Parameters
     ----------
@@ -114,23 +115,23 @@ class _Joined(PassesOn):
         self._outlived = False
 
     def obstacle(self) -> str:
-        """Return what keeps agents from coming up."""
+        """Return the reasons why agents aren't up yet."""
         return " ".join(filter(None, (part.obstacle() for part in self.parts)))
 
     def cancel(self) -> None:
-        """End all agents; returns at once."""
+        """Stop all agents, without waiting."""
         for part in self.parts:
             part.cancel()
 
     def close(self) -> None:
-        """End what still runs, and wait for it."""
+        """Stop whatever still runs, and wait for it."""
         for part in self.parts:
             part.close()
 
     def launch_ended(
         self, launch: int, error: GridflowError | None, *, outlived: bool = False
     ) -> None:
-        """Pass it on for the last; one that failed ends the others."""
+        """Report the end once all launches have ended; a failed launch cancels the others."""
         with self._lock:
             self._left -= 1
             self._error = self._error or error

@@ -1,8 +1,8 @@
-"""Lists of numbers of which numpy makes arrays without going through their items.
+"""Lists of numbers that numpy converts to arrays without visiting each item.
 
-A program of TensorFlowOnSpark has ``np.array([row[0] for row in batch])`` somewhere. To numpy the
-rows' lists are Python objects, looked at one by one: 20 µs for 784 floats, as long as to make them.
-The columns that they were made of are arrays already.
+A typical TensorFlowOnSpark program calls ``np.array([row[0] for row in batch])``. For numpy, the
+rows' lists contain Python objects to convert one by one: 20 µs for 784 floats, as long as creating
+them took. But the columns that the lists come from are arrays already.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 __all__ = ["NumberList", "number_lists", "pickled"]
 
-#: Of a float that Python and numpy share: what is wider holds more than a float of Python.
+#: Size of a Python float; wider types hold more than a Python float can.
 _DOUBLE_BYTES: Final = 8
-#: What numpy makes of Python's floats and ints.
+#: The types that numpy chooses for Python floats and ints.
 _NATURAL: Final = {"f": np.float64, "i": np.int64}
 
-#: The collector needn't look at what has nothing but numbers in it, as it doesn't at such tuples;
-#: it would look at each of them, several times (https://docs.python.org/3/c-api/gcsupport.html).
+#: The garbage collector needn't track containers that hold only numbers, and doesn't for tuples. It
+#: would visit each list several times (https://docs.python.org/3/c-api/gcsupport.html).
 _of_collector: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)
 _untrack: Final = _of_collector(("PyObject_GC_UnTrack", ctypes.pythonapi))
 _track: Final = _of_collector(("PyObject_GC_Track", ctypes.pythonapi))
 
 
 class NumberList(list[Any]):
-    """A list of ints or floats that knows the array it was made of, until it is changed.
+    """A list of ints or floats that remembers its source array until it is changed.
 
-    It is a list with all its items. Where it is pickled or copied it becomes a plain one.
+    It is a full list with all its items. Pickling or copying it gives a plain list.
 
     Parameters
     ----------
     items : iterable
-        With an array: its items as a list, as `numpy.ndarray.tolist` makes it; is kept as it is.
+        With `numbers`: its items as a list, from `numpy.ndarray.tolist`; kept without a copy.
     numbers : array of shape (n,), optional
-        Ints or floats; is never written again.
+        Ints or floats; must not be changed afterwards.
     """
 
     __slots__ = ("_made", "_numbers")
@@ -56,12 +56,12 @@ class NumberList(list[Any]):
             _untrack(self)
 
     def numbers(self) -> np.ndarray | None:
-        """Return the array; None once the list was changed."""
-        # Items that are the same object aren't compared. It finds what code in C has changed.
+        """Return the array, or None if the list has changed."""
+        # Detects changes made in C. Fast, because identical objects aren't compared by value.
         return self._numbers if self._made is not None and self == self._made else None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Return what numpy makes of the same items in a plain list."""
+        """Return the same array that numpy makes from a plain list of the items."""
         numbers = self.numbers()
         kind = None if dtype is None else np.dtype(dtype)
         if numbers is None or copy is False or not _is_same(numbers.dtype, kind):
@@ -70,30 +70,30 @@ class NumberList(list[Any]):
             return plain
         if kind is None:
             return numbers.astype(_NATURAL[numbers.dtype.kind])
-        if kind.kind != numbers.dtype.kind:  # an int is made a float of Python's first
+        if kind.kind != numbers.dtype.kind:  # numpy converts an int to a Python float first
             numbers = numbers.astype(np.float64)
         return numbers.astype(kind)
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        """Be pickled as a plain list."""
+        """Pickle as a plain list."""
         return list, (list(self),)
 
     def __reduce_ex__(self, _: Any) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        """Be pickled as a plain list."""
+        """Pickle as a plain list."""
         return self.__reduce__()
 
 
 def _forgetting(name: str) -> Callable[..., Any]:
-    """Return a list's method after which the array counts no more.
+    """Return a list method that also drops the array.
 
-    A change to an equal item would be seen by no comparison: -0.0 in place of 0.0.
+    Comparing items would miss a replacement by an equal value, such as 0.0 by -0.0.
     """
     change = getattr(list, name)
 
     def method(self: NumberList, *arguments: Any) -> Any:
         self._made = None
         if not gc.is_tracked(self):
-            _track(self)  # from now on anything may be in it
+            _track(self)  # from now on it may hold any object
         return change(self, *arguments)
 
     return method
@@ -104,9 +104,9 @@ for _name in ("__setitem__", "__iadd__", "append", "extend", "insert"):
 
 
 def _is_same(source: np.dtype[Any], kind: np.dtype[Any] | None) -> bool:
-    """Return whether an array becomes what its items would.
+    """Return whether converting the array gives the same result as converting its items.
 
-    An int that an integer type can't hold is an error only as an item; so is a NaN.
+    It doesn't for NaN or for ints that don't fit an integer type: only items raise an error.
     """
     if kind is None:
         return True
@@ -116,13 +116,13 @@ def _is_same(source: np.dtype[Any], kind: np.dtype[Any] | None) -> bool:
 
 
 def number_lists(rows: np.ndarray) -> list[list[Any]]:
-    """Return the rows of a matrix as lists; it may be overwritten afterwards."""
+    """Return the rows of a matrix as lists; the matrix may be overwritten afterwards."""
     own = rows.copy()
     return [NumberList(*each) for each in zip(own.tolist(), own, strict=True)]
 
 
 def pickled(rows: list[Any]) -> bytes:
-    """Return rows as `pickle.loads` makes them again, lists that know their array as such.
+    """Return pickled rows; `pickle.loads` restores each `NumberList` with its array.
 
     Raises
     ------

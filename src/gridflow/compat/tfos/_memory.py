@@ -1,11 +1,10 @@
-"""Memory that a feeder shares with a node of its host: rows lie there, and only places are sent.
+"""Shared memory between a feeder and a node on the same host, so that only locations are sent.
 
-A connection costs by the byte: what is sent is encrypted, copied into the kernel and out of it, and
-decrypted. What lies here is written once, and made rows of where it lies. The memory is a file
-without a name, which the system keeps for as long as a process has it: whoever dies, nothing is
-left behind. Those who know the cluster's key tell each other of it over their connection; the node
-finds it in ``/proc``, if it runs on the feeder's host, sees its processes and belongs to the same
-user. In any other case rows are sent.
+Every byte sent over a connection is encrypted, copied into the kernel and out of it, and decrypted.
+Content in shared memory is written once and read in place. The memory is an anonymous file, which
+exists for as long as a process holds it, so nothing is left behind when processes die. The feeder
+announces it over the authenticated connection. The node opens it in ``/proc``, if it runs on the
+feeder's host, as the same user, and sees its processes. Otherwise the rows are sent.
 """
 
 from __future__ import annotations
@@ -22,26 +21,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAME: Final = "gridflow-feed"
-#: As the system shows it; who opens another file of an unrelated process may change something.
+#: The link's target in ``/proc``; opening any other file of a process could have side effects.
 _SHOWN: Final = f"/memfd:{_NAME} (deleted)"
-#: What is written first, by which a node knows that it is the feeder's memory which it has opened.
+#: Size of the token at the start, which proves that a node has opened the right memory.
 _TOKEN_BYTES: Final = 32
 _HEAD_BYTES: Final = mmap.PAGESIZE
 
 
 class Lent:
-    """The feeder's side: slots of one size.
+    """The feeder's side: slots of equal size.
 
     Parameters
     ----------
     count : int
+        Number of slots.
     slot_bytes : int
-        A multiple of a page's size. A slot takes memory once it is written to.
+        A multiple of the page size. A slot takes up memory only once it is written to.
 
     Attributes
     ----------
     free : list of int
-        The numbers of those that may be written to.
+        Indices of the free slots.
     """
 
     def __init__(self, count: int, slot_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Lent:
         file = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(file, size)
-            # Nobody who reads it is killed because it has become shorter.
+            # Forbid shrinking: a reader of the missing part would be killed by SIGBUS.
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             self._memory = mmap.mmap(file, size)
         except BaseException:
@@ -62,7 +62,7 @@ class Lent:
 
     @classmethod
     def where_it_can(cls, count: int, slot_bytes: int) -> Lent | None:
-        """Return slots; None on a system that has no such memory, or forbids it."""
+        """Return slots, or None if the system doesn't support or allow such memory."""
         try:
             return cls(count, slot_bytes)
         except (OSError, AttributeError):
@@ -70,12 +70,12 @@ class Lent:
 
     @property
     def offer(self) -> dict[str, Any]:
-        """What the node needs to know."""
+        """What the node needs to open the memory."""
         size, token = len(self._memory), self._token
         return {"process": os.getpid(), "file": self._file, "size": size, "token": token}
 
     def take(self, size: int) -> tuple[int, slice] | None:
-        """Return a slot that is free no more, and the place of some bytes there; None: no room."""
+        """Reserve a slot for `size` bytes; return it and its location, or None without room."""
         if not self.free or size > self._slot_bytes:
             return None
         slot = self.free.pop()
@@ -83,18 +83,18 @@ class Lent:
         return slot, slice(begin, begin + size)
 
     def view(self, place: slice) -> memoryview:
-        """Return memory to write to."""
+        """Return a location's memory for writing."""
         return memoryview(self._memory)[place]
 
     def close(self) -> None:
-        """Give it back; the node keeps what it has not read yet."""
+        """Release the memory; the node keeps it until it has read everything."""
         os.close(self._file)
-        with contextlib.suppress(BufferError):  # an error's traceback holds a view of it
+        with contextlib.suppress(BufferError):  # a traceback may still hold a view
             self._memory.close()
 
 
 def borrowed(offer: Mapping[str, Any]) -> memoryview | None:
-    """Return a feeder's memory, to read; None if it isn't to be had here."""
+    """Return a feeder's memory for reading, or None if it can't be opened here."""
     path = f"/proc/{offer['process']:d}/fd/{offer['file']:d}"
     try:
         if str(Path(path).readlink()) != _SHOWN:
@@ -104,7 +104,7 @@ def borrowed(offer: Mapping[str, Any]) -> memoryview | None:
             memory = mmap.mmap(file, offer["size"], prot=mmap.PROT_READ)
         finally:
             os.close(file)
-    except (OSError, ValueError):  # another host's or user's; another size
+    except (OSError, ValueError):  # another host or user, or another size
         return None
     if not secrets.compare_digest(memory[:_TOKEN_BYTES], offer["token"]):
         memory.close()

@@ -1,4 +1,4 @@
-"""A node of a cluster, in the training process that gridflow gave it."""
+"""A node of a cluster, run in a training process of gridflow."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def run(
     map_fun: Callable[[Any, Any], Any],
     tf_args: Any,
 ) -> None:
-    """Be a node: register, wait for the others, call the main function.
+    """Run a node: register, wait for the other nodes, and call the main function.
 
     Parameters
     ----------
     ctx : TrainingContext
     meta : dict
-        What `TFCluster.run` wants its nodes to know.
+        The cluster's settings from `TFCluster.run`.
     map_fun : callable
     tf_args : Namespace, dict or list
     """
@@ -53,7 +53,7 @@ def run(
     queues = NodeQueues([*meta["queues"], "control", "error"])
     queues.set("state", "running")
     host = ctx.cluster_spec.address(ctx.task).rpartition(":")[0]
-    bare = host.strip("[]")  # of IPv6
+    bare = host.strip("[]")  # around IPv6 addresses
     port = Port()
     is_fed = meta["is_fed"] and ctx.rank >= 0
     feed = FeedServer(queues, bare, meta["server_key"]) if is_fed else None
@@ -123,7 +123,7 @@ def run_alone(
     map_fun: Callable[[Any, Any], Any],
     tf_args: Any,
 ) -> None:
-    """Be one of several nodes that know nothing of each other (`TFParallel.run`)."""
+    """Run one of several independent nodes (`TFParallel.run`)."""
     _go_where_the_executor_works()
     os.environ.pop("TF_CONFIG", None)
     nodes = [ctx.cluster_spec.address(task) for task in ctx.cluster_spec.ranks]
@@ -138,27 +138,27 @@ def run_alone(
 
 
 def _job_name(ctx: TrainingContext, meta: Mapping[str, Any]) -> str:
-    """Return the program's own name of this node's role."""
+    """Return the program's name for this node's role."""
     return str(meta["master_node"]) if ctx.task.role == CHIEF else ctx.task.role
 
 
 def _go_where_the_executor_works() -> None:
-    """Write relative paths where the original did: below the executor, not below this process."""
+    """Change to the executor's folder, where the original resolves relative paths."""
     with contextlib.suppress(OSError, KeyError):
         os.chdir(f"/proc/{int(os.environ[AGENT_VARIABLE])}/cwd")
 
 
 def _await_end(ctx: TrainingContext, queues: NodeQueues) -> None:
-    """End the feeds when the driver says so."""
+    """End the feeds when the driver requests it."""
     while not ctx.should_stop:
         time.sleep(_LOOK_SECONDS)
     queues.end_feeds()
 
 
 def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseException) -> None:
-    """Let the driver, and those who feed this node, know why it has failed.
+    """Tell the driver and this node's feeders why the node failed.
 
-    The driver first: Spark may give up on feeders in a moment, and it is to know what they died of.
+    The driver comes first: feeders fail right away, and the driver must then know the cause.
     """
     if isinstance(error, SystemExit) and not error.code:
         return
@@ -172,21 +172,21 @@ def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseExcept
 
 
 def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
-    """Return whether TensorBoard runs on this node: on the first worker, else the chief."""
+    """Return whether TensorBoard runs on this node: the first worker or, without one, the chief."""
     roles: Mapping[str, Sequence[int]] = meta["cluster_template"]
     job = next(name for name in (WORKER, meta["master_node"]) if roles.get(name or ""))
     return bool(meta["tensorboard"]) and executor_id == roles[job][0]
 
 
 class _Board:
-    """TensorBoard beside a node, under a path that can't be guessed; it ends with the process.
+    """TensorBoard next to a node, at a secret path; it ends with the node's process.
 
     Parameters
     ----------
     host : str
         The address to serve on.
     folder : str
-        Of the event files.
+        The folder with the event files.
     """
 
     def __init__(self, host: str, folder: str) -> None:
@@ -202,7 +202,7 @@ class _Board:
         self.pid = self._server.pid
 
     def close(self) -> None:
-        """End it."""
+        """Stop TensorBoard."""
         end_board(self._server)
 
 

@@ -1,4 +1,4 @@
-"""The parameters of `gridflow.compat.tfos.pipeline`, each a mix-in with its setter and getter."""
+"""The parameters of `gridflow.compat.tfos.pipeline`, each as a mix-in with setter and getter."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ class TFTypeConverters:
 
     @staticmethod
     def toDict(value: Any) -> dict[str, str]:
-        """Return a dict; anything else is refused."""
+        """Return the value if it is a dict, and raise TypeError otherwise."""
         if isinstance(value, dict):
             return value
         raise TypeError(f"expected a dict, such as {{'column': 'tensor'}}; got {value!r}.")
 
 
 def _param(name: str, text: str, converter: Callable[[Any], Any]) -> Any:
-    return Param(Params._dummy(), name, text, converter)  # noqa: SLF001 (as Spark ML's own do)
+    return Param(Params._dummy(), name, text, converter)  # noqa: SLF001 (as in Spark ML)
 
 
 class HasBatchSize(Params):
     """``batch_size``."""
 
-    batch_size = _param("batch_size", "rows of a batch", TypeConverters.toInt)
+    batch_size = _param("batch_size", "rows per batch", TypeConverters.toInt)
 
     def setBatchSize(self, value: int) -> Any:
-        """Set it."""
+        """Set ``batch_size``."""
         return self._set(batch_size=value)
 
     def getBatchSize(self) -> int:
-        """Return it."""
+        """Return ``batch_size``."""
         return int(self.getOrDefault(self.batch_size))
 
 
 class HasClusterSize(Params):
     """``cluster_size``."""
 
-    cluster_size = _param("cluster_size", "nodes of the cluster, in all", TypeConverters.toInt)
+    cluster_size = _param("cluster_size", "total number of nodes", TypeConverters.toInt)
 
     def setClusterSize(self, value: int) -> Any:
-        """Set it."""
+        """Set ``cluster_size``."""
         return self._set(cluster_size=value)
 
     def getClusterSize(self) -> int:
-        """Return it."""
+        """Return ``cluster_size``."""
         return int(self.getOrDefault(self.cluster_size))
 
 
@@ -64,25 +64,25 @@ class HasEpochs(Params):
     epochs = _param("epochs", "how many times the rows are fed", TypeConverters.toInt)
 
     def setEpochs(self, value: int) -> Any:
-        """Set it."""
+        """Set ``epochs``."""
         return self._set(epochs=value)
 
     def getEpochs(self) -> int:
-        """Return it."""
+        """Return ``epochs``."""
         return int(self.getOrDefault(self.epochs))
 
 
 class HasGraceSecs(Params):
     """``grace_secs``."""
 
-    grace_secs = _param("grace_secs", "without effect: nothing is cut off", TypeConverters.toInt)
+    grace_secs = _param("grace_secs", "has no effect", TypeConverters.toInt)
 
     def setGraceSecs(self, value: int) -> Any:
-        """Set it."""
+        """Set ``grace_secs``."""
         return self._set(grace_secs=value)
 
     def getGraceSecs(self) -> int:
-        """Return it."""
+        """Return ``grace_secs``."""
         return int(self.getOrDefault(self.grace_secs))
 
 
@@ -92,80 +92,80 @@ class HasInputMapping(Params):
     input_mapping = _param("input_mapping", "column to input tensor", TFTypeConverters.toDict)
 
     def setInputMapping(self, value: dict[str, str]) -> Any:
-        """Set it."""
+        """Set ``input_mapping``."""
         return self._set(input_mapping=value)
 
     def getInputMapping(self) -> dict[str, str]:
-        """Return it."""
+        """Return ``input_mapping``."""
         return dict(self.getOrDefault(self.input_mapping))
 
 
 class HasInputMode(Params):
     """``input_mode``."""
 
-    input_mode = _param("input_mode", "who brings the rows: 1, Spark", TypeConverters.toInt)
+    input_mode = _param("input_mode", "source of the rows: 1 (Spark)", TypeConverters.toInt)
 
     def setInputMode(self, value: int) -> Any:
-        """Set it; an estimator is always fed by Spark."""
+        """Set ``input_mode``, which must be ``InputMode.SPARK``."""
         if value == InputMode.TENSORFLOW:
-            raise InvalidArgument("an estimator is fed by Spark: InputMode.SPARK is the only mode.")
+            raise InvalidArgument("an estimator supports only InputMode.SPARK.")
         return self._set(input_mode=value)
 
     def getInputMode(self) -> int:
-        """Return it."""
+        """Return ``input_mode``."""
         return int(self.getOrDefault(self.input_mode))
 
 
 class HasMasterNode(Params):
     """``master_node``."""
 
-    master_node = _param("master_node", "name of the first node", TypeConverters.toString)
+    master_node = _param("master_node", "job name of the first node", TypeConverters.toString)
 
     def setMasterNode(self, value: str) -> Any:
-        """Set it."""
+        """Set ``master_node``."""
         return self._set(master_node=value)
 
     def getMasterNode(self) -> str:
-        """Return it."""
+        """Return ``master_node``."""
         return str(self.getOrDefault(self.master_node))
 
 
 class HasModelDir(Params):
     """``model_dir``."""
 
-    model_dir = _param("model_dir", "folder of checkpoints", TypeConverters.toString)
+    model_dir = _param("model_dir", "folder for checkpoints", TypeConverters.toString)
 
     def setModelDir(self, value: str) -> Any:
-        """Set it."""
+        """Set ``model_dir``."""
         return self._set(model_dir=value)
 
     def getModelDir(self) -> str | None:
-        """Return it."""
+        """Return ``model_dir``."""
         return self.getOrDefault(self.model_dir)  # type: ignore[no-any-return]
 
 
 class HasNumPS(Params):
     """``num_ps`` and ``driver_ps_nodes``."""
 
-    num_ps = _param("num_ps", "parameter servers", TypeConverters.toInt)
+    num_ps = _param("num_ps", "number of parameter servers", TypeConverters.toInt)
     driver_ps_nodes = _param(
-        "driver_ps_nodes", "whether they run beside the driver", TypeConverters.toBoolean
+        "driver_ps_nodes", "run parameter servers on the driver", TypeConverters.toBoolean
     )
 
     def setNumPS(self, value: int) -> Any:
-        """Set the number."""
+        """Set ``num_ps``."""
         return self._set(num_ps=value)
 
     def getNumPS(self) -> int:
-        """Return the number."""
+        """Return ``num_ps``."""
         return int(self.getOrDefault(self.num_ps))
 
     def setDriverPSNodes(self, value: bool) -> Any:
-        """Set where they run."""
+        """Set ``driver_ps_nodes``."""
         return self._set(driver_ps_nodes=value)
 
     def getDriverPSNodes(self) -> bool:
-        """Return where they run."""
+        """Return ``driver_ps_nodes``."""
         return bool(self.getOrDefault(self.driver_ps_nodes))
 
 
@@ -175,95 +175,95 @@ class HasOutputMapping(Params):
     output_mapping = _param("output_mapping", "output tensor to column", TFTypeConverters.toDict)
 
     def setOutputMapping(self, value: dict[str, str]) -> Any:
-        """Set it."""
+        """Set ``output_mapping``."""
         return self._set(output_mapping=value)
 
     def getOutputMapping(self) -> dict[str, str]:
-        """Return it."""
+        """Return ``output_mapping``."""
         return dict(self.getOrDefault(self.output_mapping))
 
 
 class HasProtocol(Params):
-    """``protocol``, which reaches the program's arguments only."""
+    """``protocol``, only passed to the program."""
 
-    protocol = _param("protocol", "for the program's own use", TypeConverters.toString)
+    protocol = _param("protocol", "only passed to the program", TypeConverters.toString)
 
     def setProtocol(self, value: str) -> Any:
-        """Set it."""
+        """Set ``protocol``."""
         return self._set(protocol=value)
 
     def getProtocol(self) -> str:
-        """Return it."""
+        """Return ``protocol``."""
         return str(self.getOrDefault(self.protocol))
 
 
 class HasReaders(Params):
-    """``readers``, which reaches the program's arguments only."""
+    """``readers``, only passed to the program."""
 
-    readers = _param("readers", "for the program's own use", TypeConverters.toInt)
+    readers = _param("readers", "only passed to the program", TypeConverters.toInt)
 
     def setReaders(self, value: int) -> Any:
-        """Set it."""
+        """Set ``readers``."""
         return self._set(readers=value)
 
     def getReaders(self) -> int:
-        """Return it."""
+        """Return ``readers``."""
         return int(self.getOrDefault(self.readers))
 
 
 class HasSteps(Params):
-    """``steps``, which reaches the program's arguments only."""
+    """``steps``, only passed to the program."""
 
-    steps = _param("steps", "for the program's own use", TypeConverters.toInt)
+    steps = _param("steps", "only passed to the program", TypeConverters.toInt)
 
     def setSteps(self, value: int) -> Any:
-        """Set it."""
+        """Set ``steps``."""
         return self._set(steps=value)
 
     def getSteps(self) -> int:
-        """Return it."""
+        """Return ``steps``."""
         return int(self.getOrDefault(self.steps))
 
 
 class HasTensorboard(Params):
     """``tensorboard``."""
 
-    tensorboard = _param("tensorboard", "whether it is served", TypeConverters.toBoolean)
+    tensorboard = _param("tensorboard", "whether to serve TensorBoard", TypeConverters.toBoolean)
 
     def setTensorboard(self, value: bool) -> Any:
-        """Set it."""
+        """Set ``tensorboard``."""
         return self._set(tensorboard=value)
 
     def getTensorboard(self) -> bool:
-        """Return it."""
+        """Return ``tensorboard``."""
         return bool(self.getOrDefault(self.tensorboard))
 
 
 class HasTFRecordDir(Params):
-    """``tfrecord_dir``, which reaches the program's arguments only."""
+    """``tfrecord_dir``, only passed to the program."""
 
-    tfrecord_dir = _param("tfrecord_dir", "for the program's own use", TypeConverters.toString)
+    tfrecord_dir = _param("tfrecord_dir", "only passed to the program", TypeConverters.toString)
 
     def setTFRecordDir(self, value: str) -> Any:
-        """Set it."""
+        """Set ``tfrecord_dir``."""
         return self._set(tfrecord_dir=value)
 
     def getTFRecordDir(self) -> str | None:
-        """Return it."""
+        """Return ``tfrecord_dir``."""
         return self.getOrDefault(self.tfrecord_dir)  # type: ignore[no-any-return]
 
 
 class HasExportDir(Params):
     """``export_dir``."""
 
-    export_dir = _param("export_dir", "folder of the SavedModel", TypeConverters.toString)
+    export_dir = _param("export_dir", "folder for the SavedModel", TypeConverters.toString)
 
     def setExportDir(self, value: str) -> Any:
-        """Set it."""
+        """Set ``export_dir``."""
         return self._set(export_dir=value)
 
     def getExportDir(self) -> str | None:
-        """Return it."""
+        """Return ``export_dir``."""
         return self.getOrDefault(self.export_dir)  # type: ignore[no-any-return]
 
 
@@ -279,11 +279,11 @@ class HasSignatureDefKey(Params):
         self._setDefault(signature_def_key=None)
 
     def setSignatureDefKey(self, value: str) -> Any:
-        """Set it."""
+        """Set ``signature_def_key``."""
         return self._set(signature_def_key=value)
 
     def getSignatureDefKey(self) -> str | None:
-        """Return it."""
+        """Return ``signature_def_key``."""
         return self.getOrDefault(self.signature_def_key)  # type: ignore[no-any-return]
 
 
@@ -293,11 +293,11 @@ class HasTagSet(Params):
     tag_set = _param("tag_set", "comma-separated tags of the SavedModel", TypeConverters.toString)
 
     def setTagSet(self, value: str) -> Any:
-        """Set it."""
+        """Set ``tag_set``."""
         return self._set(tag_set=value)
 
     def getTagSet(self) -> str | None:
-        """Return it."""
+        """Return ``tag_set``."""
         return self.getOrDefault(self.tag_set)  # type: ignore[no-any-return]
 
 
@@ -321,7 +321,7 @@ class Namespace:
             self.__dict__.update(vars(d))
         else:
             raise InvalidArgument(
-                f"arguments are a list, a dict or an argparse.Namespace; got {d!r}."
+                f"arguments must be a list, a dict or an argparse.Namespace; got {d!r}."
             )
 
     def __iter__(self) -> Iterator[str]:
@@ -342,12 +342,12 @@ class Namespace:
 
 
 class TFParams(Params):
-    """Arguments of a program beside parameters of Spark ML."""
+    """Combines a program's arguments with Spark ML parameters."""
 
     args: Any = None
 
     def merge_args_params(self) -> Any:
-        """Return the arguments with the parameters' values over them."""
+        """Return the arguments, overridden by the parameters' values."""
         merged = copy.copy(self.args)
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isDefined(p)}
         vars(merged).update(values)

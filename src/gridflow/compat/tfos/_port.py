@@ -1,4 +1,4 @@
-"""The port of a node: kept from others until the program listens on it."""
+"""A node's port, reserved until the program listens on it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gridflow.errors import InvalidArgument
 
 
 class Port:
-    """A node's port: that of ``TENSORFLOW_PORT``, else a free one, which is kept.
+    """A node's port: the value of ``TENSORFLOW_PORT``, or a free port that is held open.
 
-    TensorFlow's server can listen on a port that is kept, as both say ``SO_REUSEPORT``; any other
-    server couldn't.
+    TensorFlow's server can listen on the held port because both sockets set ``SO_REUSEPORT``; other
+    servers can't.
 
     Attributes
     ----------
     number : int
     holder : socket or None
-        Keeps it.
+        The socket that holds the port.
     """
 
     def __init__(self) -> None:
         named = os.environ.get("TENSORFLOW_PORT", "")
         if named and not named.isdigit():
-            raise InvalidArgument(f"TENSORFLOW_PORT is a port such as 2222; it is {named!r}.")
+            raise InvalidArgument(f"TENSORFLOW_PORT must be a port such as 2222; it is {named!r}.")
         self.holder: socket.socket | None = None
         self.number = int(named or "0")
         if not named:
@@ -36,7 +36,7 @@ class Port:
             self.number = int(self.holder.getsockname()[1])
 
     def release_when_bound(self) -> None:
-        """Keep it until something in this process binds it, by Python: it finds the port free."""
+        """Release the port as soon as Python code in this process binds it."""
         bind = socket.socket.bind
         number, holder = self.number, self.holder
 

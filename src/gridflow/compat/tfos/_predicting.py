@@ -1,4 +1,4 @@
-"""A model on the executors: one for each Python worker, kept from partition to partition."""
+"""Predictions on the executors; each Python worker keeps its model between partitions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be predicted, and by what.
+    """What to predict, and with which model.
 
     Attributes
     ----------
     export_dir : str or None
-        None: the newest checkpoint of `model_dir`.
+        With None, the newest checkpoint in `model_dir` is used.
     model_dir : str or None
     tags : tuple of str or None
     signature : str
@@ -59,7 +59,7 @@ def transform(dataset: DataFrame, work: Work) -> DataFrame:
     missing = [column for column, _ in work.inputs if column not in dataset.columns]
     if missing:
         hint = did_you_mean(missing[0], dataset.columns)
-        raise SchemaError(f"input_mapping names the column {missing[0]!r}, there is none.{hint}")
+        raise SchemaError(f"input_mapping: the DataFrame has no column {missing[0]!r}.{hint}")
     columns = [
         vector_to_array(functions.col(column)).alias(column)
         if isinstance(dataset.schema[column].dataType, VectorUDT)
@@ -76,7 +76,7 @@ def transform(dataset: DataFrame, work: Work) -> DataFrame:
 
 
 def _schema(dataset: DataFrame, work: Work) -> str:
-    """Ask an executor, as the driver has no TensorFlow, which types the predictions have."""
+    """Ask an executor for the predictions' types; the driver may not have TensorFlow."""
 
     def ask(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
@@ -89,7 +89,7 @@ def _schema(dataset: DataFrame, work: Work) -> str:
 
 
 class _Key:
-    """A `Work` by what its model depends on."""
+    """Cache key: compares only what a `Work`'s model depends on."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -111,7 +111,7 @@ def _model(key: _Key) -> _LoadedModel:
 
 
 class _LoadedModel:
-    """The model, with the tensors that are wanted of it."""
+    """A loaded model with its selected inputs and outputs."""
 
     def __init__(self, work: Work) -> None:
         _setting.single_node_env(work.argv, work.num_gpus)
@@ -134,16 +134,16 @@ class _LoadedModel:
         self.schema = ", ".join(fields)
 
     def _load(self, export_dir: str) -> tuple[Callable[..., Any], Any, Any]:
-        """Return the function of a SavedModel, its inputs and outputs."""
+        """Return a SavedModel's function, inputs and outputs."""
         import tensorflow as tf
 
         loaded = tf.saved_model.load(export_dir, tags=self._work.tags)
         if self._work.signature not in loaded.signatures:
             raise InvalidArgument(
-                f"the SavedModel has no signature {self._work.signature!r}, but "
+                f"the SavedModel has no signature {self._work.signature!r}; it has "
                 f"{', '.join(loaded.signatures)}."
             )
-        self._loaded = loaded  # a signature doesn't keep its model
+        self._loaded = loaded  # a signature doesn't keep its model alive
         function = loaded.signatures[self._work.signature]
         return function, function.structured_input_signature[1], function.structured_outputs
 
@@ -164,10 +164,10 @@ class _LoadedModel:
                 values: np.ndarray = np.asarray(answers[name])
                 if values.ndim == 0 or len(values) != len(rows):
                     raise InvalidArgument(
-                        f"output {name!r} has {values.shape[:1]} values for {len(rows)} rows; an "
-                        "output_mapping takes one for each."
+                        f"output {name!r} has shape {values.shape} for {len(rows)} rows; an output "
+                        "in output_mapping needs one value for each row."
                     )
-                if values.dtype.kind == "u":  # Spark's integers all have a sign
+                if values.dtype.kind == "u":  # Spark has only signed integers
                     check_range(values, np.dtype(np.int64), f"the output {name!r} has", "bigint")
                 found[column].extend(values.tolist())
         return pd.DataFrame(found)
@@ -188,18 +188,18 @@ class _LoadedModel:
             tensor = tf.cast(tensor, spec.dtype)
         if spec.shape.rank is None:
             return tensor
-        # Spark's arrays are flat.
+        # Restore the shape, because arrays in Spark are usually flat.
         return tf.reshape(tensor, [len(values), *(size or -1 for size in spec.shape[1:])])
 
 
 def _nested(cell: Any) -> Any:
-    """Return the lists of an array of arrays, which pandas has as an array of objects."""
+    """Return an array of arrays, which pandas holds as an object array, as nested lists."""
     nested = getattr(getattr(cell, "dtype", None), "hasobject", False)
     return [_nested(each) for each in cell] if nested else cell
 
 
 def _names(wanted: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Return the model's names of tensors; a single one may have been renamed by Keras 3."""
+    """Return the model's names for tensors; Keras 3 may have renamed a model's only tensor."""
     found = [name.removesuffix(":0") for name in wanted]
     unknown = [name for name in found if name not in known]
     if unknown and len(wanted) == len(known) == 1:
@@ -207,14 +207,14 @@ def _names(wanted: Sequence[str], known: Sequence[str], what: str) -> list[str]:
         return list(known)
     if unknown:
         raise InvalidArgument(
-            f"the signature has no {what} {unknown[0]!r}, but {', '.join(sorted(known))}."
+            f"the signature has no {what} {unknown[0]!r}; it has {', '.join(sorted(known))}."
             f"{did_you_mean(unknown[0], known)}"
         )
     return found
 
 
 def _spark_type(spec: Any) -> str:
-    """Return the type of a column: numbers are as wide as Python's, as in the original."""
+    """Return a column's type; numbers are as wide as Python's, as in the original."""
     kind = spec.dtype
     if kind.is_bool:
         name = "boolean"

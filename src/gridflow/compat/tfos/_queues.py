@@ -1,9 +1,9 @@
-"""The queues of a node: rows on their way in, results on their way out, in the node's own process.
+"""A node's queues in its own process: incoming rows and outgoing results.
 
-Rows come and go in chunks. One lock is taken for each chunk, and none of them is copied. They stay
-as they were sent until they are taken, and become objects as many at a time as are wanted: as such,
-the numbers of a row take up to eight times as much memory, and who takes them finds them in the
-processor's cache.
+Rows are queued in chunks, with one lock operation for each chunk and no copies. They stay in the
+form in which they were sent, and become Python objects only when they are read, a few at a time.
+This saves memory, because the numbers of a row take up to eight times as much as objects, and keeps
+the objects in the processor's cache until they are used.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-#: What the end of a feed looks like in a queue, as the original has it.
+#: Marks the end of a feed in a queue, as in the original.
 END: Final = None
 
 
 class QueuedRows(Protocol):
-    """Rows that become objects when they are taken."""
+    """Rows that become Python objects when they are read."""
 
-    #: How many it is worth while to make at least.
+    #: The smallest number of rows worth converting at a time.
     run: int
 
     def made(self, begin: int, end: int) -> list[Any]:
-        """Return those from one place to another."""
+        """Return the rows from `begin` up to `end`."""
 
 
 class _Made:
-    """Rows that are objects."""
+    """Rows that are Python objects already."""
 
     run = 1
 
@@ -44,7 +44,7 @@ class _Made:
 
 
 class _Chunk:
-    """Rows of which some may have been taken."""
+    """A chunk of rows, some of which may have been read."""
 
     __slots__ = ("_first", "_made", "_rows", "at", "count", "on_taken", "owner")
 
@@ -62,30 +62,30 @@ class _Chunk:
 
     @property
     def left(self) -> int:
-        """How many rows nobody has taken."""
+        """Number of unread rows."""
         return self.count - self.at
 
     def take(self, most: int) -> list[Any]:
-        """Return the next rows, up to a number."""
+        """Return the next rows, at most `most`."""
         stop = min(self.at + most, self.count)
         end = self._first + len(self._made)
         if stop > end:
-            # Those who want few get what was made for several of them.
+            # Small reads share the rows of one conversion.
             rest = self._made[self.at - self._first :]
             more = self._rows.made(end, min(max(stop, end + self._rows.run), self.count))
             self._made, self._first = rest + more if rest else more, self.at
         part = self._made[self.at - self._first : stop - self._first]
         self.at = stop
         if stop == self._first + len(self._made):
-            self._made, self._first = [], stop  # who has taken them may let them go
+            self._made, self._first = [], stop  # so that the reader can free them
         return part
 
 
 class RowQueue:
-    """A queue of rows and of what stands between them.
+    """A queue of rows and markers.
 
-    It has the methods of `multiprocessing.JoinableQueue` that programs use, and `take`, which gives
-    many rows at a time.
+    It has the methods of `multiprocessing.JoinableQueue` that programs use, and `take`, which
+    returns many rows at a time.
     """
 
     def __init__(self) -> None:
@@ -93,11 +93,11 @@ class RowQueue:
         self._changed = threading.Condition()
         self._closed = False
 
-    # For those who put ---------------------------------------------------------------------------
+    # Writing -------------------------------------------------------------------------------------
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Append a row, a marker or the end."""
-        del block, timeout  # there is always room: who feeds is told how much was taken
+        del block, timeout  # there is always room: feeders wait for acknowledgements
         with self._changed:
             if not self._closed:
                 self._entries.append(item if _is_mark(item) else _Chunk(_Made([item]), range(1)))
@@ -115,9 +115,9 @@ class RowQueue:
         ----------
         rows : iterable
         on_taken : callable, optional
-            Called once all of them were taken, or thrown away.
+            Called once all of them have been read or discarded.
         owner : object, optional
-            By which `discard` knows them.
+            Identifies them for `discard`.
         """
         rows = rows if isinstance(rows, list) else list(rows)
         self._append(_Chunk(_Made(rows), range(len(rows)), on_taken, owner))
@@ -129,37 +129,37 @@ class RowQueue:
         on_taken: Callable[[], None] | None = None,
         owner: object = None,
     ) -> None:
-        """Append rows that are made when they are taken.
+        """Append rows that become objects when they are read.
 
         Parameters
         ----------
         rows : QueuedRows
         span : range
-            The places of those that are to be appended.
+            Indices of the rows to append.
         on_taken, owner
-            As in `put_rows`.
+            See `put_rows`.
         """
         self._append(_Chunk(rows, span, on_taken, owner))
 
     def join(self) -> None:
-        """Wait until everything was taken."""
+        """Wait until everything has been read."""
         with self._changed:
             self._changed.wait_for(lambda: not self._entries)
 
-    # For those who take --------------------------------------------------------------------------
+    # Reading -------------------------------------------------------------------------------------
 
     def take(self, most: int, timeout: float | None = None) -> tuple[list[Any], bool, Any]:
-        """Wait for rows, up to a number, or for what stands next between them.
+        """Wait for up to `most` rows, or for a marker.
 
         Returns
         -------
         (rows, is_mark, mark)
-            Either rows, or none and a mark: a marker, or `END`.
+            Either rows, or no rows and a marker or `END`.
 
         Raises
         ------
         queue.Empty
-            Nothing came in time.
+            If nothing arrived in time.
         """
         rows: list[Any] = []
         taken: list[Callable[[], None]] = []
@@ -192,26 +192,26 @@ class RowQueue:
         Raises
         ------
         queue.Empty
-            There is none, or none came in time.
+            If there is none, or none arrived in time.
         """
         rows, is_mark, mark = self.take(1, timeout if block else 0.0)
         return mark if is_mark else rows[0]
 
     def task_done(self) -> None:
-        """Do nothing: what was taken counts as done."""
+        """Do nothing: items count as done once they are read."""
 
     def empty(self) -> bool:
-        """Return whether there is nothing to take."""
+        """Return whether the queue is empty."""
         with self._changed:
             return not self._entries
 
     def qsize(self) -> int:
-        """Return how many rows and marks there are."""
+        """Return the number of rows and markers."""
         with self._changed:
             return sum(entry.left if isinstance(entry, _Chunk) else 1 for entry in self._entries)
 
     def discard(self, owner: object) -> int:
-        """Throw away the rows of an owner that nobody has taken; return how many."""
+        """Discard an owner's unread rows; return their number."""
         with self._changed:
             mine = [e for e in self._entries if isinstance(e, _Chunk) and e.owner is owner]
             for entry in mine:
@@ -220,7 +220,7 @@ class RowQueue:
         return sum(entry.left for entry in mine)
 
     def close(self) -> None:
-        """Throw everything away, now and from now on; those who wait find the end."""
+        """Discard all current and future items; readers get `END`."""
         with self._changed:
             self._closed = True
             entries, self._entries = self._entries, deque()
@@ -239,7 +239,7 @@ class RowQueue:
             chunk.on_taken()
 
     def _await(self, timeout: float | None) -> None:
-        """Wait for an entry, with the lock."""
+        """Wait for an entry; the caller holds the lock."""
         give_up = None if timeout is None else time.monotonic() + timeout
         while not self._entries and not self._closed:
             left = None if give_up is None else give_up - time.monotonic()
@@ -255,7 +255,7 @@ def _is_mark(item: Any) -> bool:
 
 
 class _Shown(str):
-    """A text that shows its quotes, as a proxy of the original's manager does.
+    """A string whose ``str()`` includes quotes, as with the original manager's proxies.
 
     Programs compare ``str(mgr.get("state"))`` with ``"'running'"``.
     """
@@ -267,12 +267,12 @@ class _Shown(str):
 
 
 class NodeQueues:
-    """What programs know as ``ctx.mgr``, without a process of its own.
+    """The ``ctx.mgr`` of programs, without a separate process.
 
     Parameters
     ----------
     names : sequence of str
-        Of the queues.
+        Names of the queues.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -280,7 +280,7 @@ class NodeQueues:
         self._values: dict[str, Any] = {}
 
     def get_queue(self, name: str) -> RowQueue | None:
-        """Return a queue; None if there is none of that name."""
+        """Return the queue of that name, or None."""
         return self._queues.get(name)
 
     def get(self, key: str) -> Any:
@@ -298,7 +298,7 @@ class NodeQueues:
         return self._values.get("state") in {"terminating", "stopped"}
 
     def end_feeds(self) -> None:
-        """Put the end into every queue that a program may read."""
+        """Put `END` into every queue that a program may read."""
         for name, each in self._queues.items():
             if name != "error":
                 each.put(END)

@@ -1,4 +1,4 @@
-"""A checkpoint of TensorFlow 1's time with the graph beside it (``.meta``), as a function."""
+"""Loads a TensorFlow 1 checkpoint with its graph (``.meta``) as a function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Restored:
-    """The newest checkpoint of a folder, restored into a session.
+    """A folder's newest checkpoint, restored into a session.
 
     Parameters
     ----------
@@ -23,14 +23,14 @@ class Restored:
     Attributes
     ----------
     inputs, outputs : dict of str to tf.Tensor
-        By name, without ``:0``.
+        Tensors by name, without ``:0``.
 
     Raises
     ------
     GridflowError
-        There is no checkpoint, or no graph beside it.
+        If there is no checkpoint, or it has no graph.
     InvalidArgument
-        The graph has no such tensor.
+        If the graph has no such tensor.
     """
 
     def __init__(self, model_dir: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -41,7 +41,7 @@ class Restored:
         with graph.as_default():
             saver = tf.compat.v1.train.import_meta_graph(f"{checkpoint}.meta", clear_devices=True)
             self._session = tf.compat.v1.Session(graph=graph)
-            if saver is not None:  # a graph without variables has none
+            if saver is not None:  # None if the graph has no variables
                 saver.restore(self._session, checkpoint)
         self.inputs = {_bare(name): _tensor(graph, name) for name in inputs}
         self.outputs = {_bare(name): _tensor(graph, name) for name in outputs}
@@ -62,14 +62,14 @@ def _newest(model_dir: str) -> str:
     found = model_dir if exists(f"{model_dir}.meta") else tf.train.latest_checkpoint(model_dir)
     if found is None:
         raise GridflowError(
-            f"model_dir={model_dir!r} holds no checkpoint. It is what tf.compat.v1.train.Saver has "
-            "written; setExportDir() names a SavedModel."
+            f"model_dir={model_dir!r} contains no checkpoint of tf.compat.v1.train.Saver. For a "
+            "SavedModel, use setExportDir()."
         )
     if not exists(f"{found}.meta"):
         raise GridflowError(
-            f"the checkpoint {found} has no graph beside it ({found}.meta): TensorFlow 2 writes "
-            "none. Export the model, by compat.export_saved_model(model, export_dir, True), and "
-            "name it with setExportDir()."
+            f"the checkpoint {found} has no graph ({found}.meta), because TensorFlow 2 doesn't "
+            "write one. Export the model with compat.export_saved_model(model, export_dir, True), "
+            "and pass its folder to setExportDir()."
         )
     return str(found)
 
@@ -79,7 +79,6 @@ def _bare(name: str) -> str:
 
 
 def _tensor(graph: Any, name: str) -> Any:
-    """Return a tensor of a graph."""
     try:
         return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
     except (KeyError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Who is who in a cluster, and what the main function of a node finds: arguments, ``TF_CONFIG``."""
+"""A cluster's roles, and the environment of a node's main function: arguments, ``TF_CONFIG``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: Which Keras ``tf.keras`` is.
+#: The variable that selects the Keras version behind ``tf.keras``.
 KERAS: Final = "TF_USE_LEGACY_KERAS"
 _STEPS: Final = ("steps_per_epoch", "validation_steps")
 
 
 class InputMode:
-    """Who brings the rows: the program, from files, or Spark, from RDDs."""
+    """The source of the rows: the program reads its own input, or Spark feeds RDDs."""
 
     TENSORFLOW = 0
     SPARK = 1
@@ -33,7 +33,7 @@ class InputMode:
 def template(
     num_executors: int, num_ps: int, master_node: str | None, *, eval_node: bool
 ) -> dict[str, list[int]]:
-    """Return the numbers of the nodes by job: parameter servers first, workers last."""
+    """Return the node numbers by job: parameter servers first, workers last."""
     numbers = list(range(num_executors))
     counts = {PS: num_ps, master_node or "": bool(master_node), EVALUATOR: eval_node}
     found: dict[str, list[int]] = {}
@@ -54,18 +54,18 @@ def check(
     eval_node: bool,
     map_fun: Any,
 ) -> None:
-    """Refuse what can't be a cluster, before anything is started.
+    """Check a cluster's arguments before anything starts.
 
     Raises
     ------
     InvalidArgument
-        With what was given, and what is allowed.
+        If they don't describe a valid cluster; says what was given and what is allowed.
     """
     if not callable(map_fun):
         raise InvalidArgument(f"map_fun must be a function of (args, ctx); got {map_fun!r}.")
     if input_mode not in {InputMode.TENSORFLOW, InputMode.SPARK}:
         raise InvalidArgument(
-            f"input_mode is InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
+            f"input_mode must be InputMode.TENSORFLOW or InputMode.SPARK; got {input_mode!r}."
         )
     for name, value in {"num_executors": num_executors, "num_ps": num_ps}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -73,23 +73,24 @@ def check(
     if input_mode == InputMode.SPARK:
         given = {"driver_ps_nodes": driver_ps_nodes, "eval_node": eval_node}
         for name in (name for name, value in given.items() if value):
-            raise InvalidArgument(f"{name}=True is for InputMode.TENSORFLOW only.")
+            raise InvalidArgument(f"{name}=True needs InputMode.TENSORFLOW.")
     if master_node in {PS, WORKER, EVALUATOR}:
         raise InvalidArgument(
-            f"master_node is a name of its own, such as 'chief'; got {master_node!r}."
+            f"master_node must be 'chief', 'master' or another name that isn't a role; got "
+            f"{master_node!r}."
         )
     beside = num_ps + bool(eval_node)
     if num_executors <= beside:
         raise InvalidArgument(
-            f"of {num_executors} nodes {beside} are parameter servers or evaluators: a cluster "
-            "needs at least one worker or master_node beside them. num_executors counts all nodes."
+            f"{beside} of {num_executors} nodes are parameter servers or evaluators, but a cluster "
+            "also needs at least one worker or master_node. num_executors counts all nodes."
         )
 
 
 def roles_of(
     roles: dict[str, list[int]], master_node: str | None, gpus: float | None
 ) -> list[Role]:
-    """Return gridflow's roles."""
+    """Return the cluster's nodes as gridflow roles."""
     names = {master_node: CHIEF}
     return [
         Role(names.get(job, job), len(numbers), None if job in {PS, EVALUATOR} else gpus)
@@ -98,7 +99,7 @@ def roles_of(
 
 
 def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tuple[str, int]:
-    """Return a node's job, and its number among those of the job."""
+    """Return a node's job, and its index within the job."""
     for job, numbers in cluster_template.items():
         if executor_id in numbers:
             return job, list(numbers).index(executor_id)
@@ -106,32 +107,32 @@ def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tu
 
 
 def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the addresses by job, of nodes sorted by their number.
+    """Return the addresses by job, for nodes sorted by number.
 
     Raises
     ------
     GridflowError
-        Two nodes have the same number.
+        If two nodes have the same number.
     """
     found: dict[str, list[str]] = {}
     last = None
     for node in nodes:
         if node["executor_id"] == last:
-            raise GridflowError(f"two nodes of the cluster have the number {last}.")
+            raise GridflowError(f"two nodes of the cluster have the same number: {last}.")
         last = node["executor_id"]
         found.setdefault(node["job_name"], []).append(f"{node['host']}:{node['port']}")
     return found
 
 
 def single_node_env(argv: list[str] | None, num_gpus: float | None) -> None:
-    """Set the command line, and the GPUs, of a process that runs TensorFlow alone."""
+    """Set ``sys.argv`` and the GPUs of a process that runs TensorFlow on its own."""
     if argv:
         sys.argv = argv
     util.single_node_env(1 if num_gpus is None else int(num_gpus))
 
 
 def num_gpus(tf_args: Any) -> float | None:
-    """Return ``num_gpus`` of a program's arguments; None where they don't have it."""
+    """Return ``num_gpus`` from a program's arguments, or None."""
     if isinstance(tf_args, dict):
         found = tf_args.get("num_gpus")
     else:
@@ -140,7 +141,7 @@ def num_gpus(tf_args: Any) -> float | None:
 
 
 def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: int) -> None:
-    """Set ``TF_CONFIG`` where there is a ``chief`` or ``master``, as the original does."""
+    """Set ``TF_CONFIG`` if there is a ``chief`` or ``master``, as the original does."""
     if "chief" in spec or "master" in spec:
         task = {"type": job_name, "index": task_index}
         value = {"cluster": spec, "task": task, "environment": "cloud"}
@@ -150,10 +151,10 @@ def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: 
 
 
 def let_old_calls_work() -> None:
-    """Let Keras take what old programs give it.
+    """Make Keras accept arguments that old programs use.
 
-    ``steps_per_epoch=90.0``, which Keras 3 refuses: nine tenths of the rows are worked out so. And
-    ``Adam(lr=0.2)``, which Keras 3 refuses and tf_keras ignores.
+    Keras 3 rejects ``steps_per_epoch=90.0``, the usual result of computing nine tenths of the rows.
+    It also rejects ``Adam(lr=0.2)``, which tf_keras ignores.
     """
     is_old = os.environ.get(KERAS, "").lower() in {"1", "true"}
     keras = importlib.import_module("tf_keras" if is_old else "keras")
@@ -189,7 +190,7 @@ def _make_whole(model: Any) -> None:
 
 
 def call(fn: Callable[[Any, Any], Any], tf_args: Any, ctx: Any) -> None:
-    """Call a main function; a list of arguments is the command line, too."""
+    """Call a main function; a list of arguments also becomes ``sys.argv``."""
     if isinstance(tf_args, list):
         sys.argv = tf_args
     fn(tf_args, ctx)

@@ -1,4 +1,4 @@
-"""What the driver looks at when a cluster starts, is fed and ends."""
+"""Driver-side helpers for starting, feeding and ending a cluster."""
 
 from __future__ import annotations
 
@@ -20,62 +20,65 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def keras_environment() -> dict[str, str]:
-    """Return the variable that says which Keras ``tf.keras`` is, if the driver has it."""
+    """Return the variable that selects ``tf.keras``'s version, if it is set on the driver."""
     name = _setting.KERAS
     return {name: os.environ[name]} if name in os.environ else {}
 
 
 def default_fs(sc: Any) -> str:
-    """Return the default file system of Spark's Hadoop configuration, without a slash behind it."""
+    """Return the default file system of Spark's Hadoop configuration, without trailing slash."""
     found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
     bare = len("file://")
     return found[:-1] if found.startswith("file://") and len(found) > bare else found
 
 
 def is_dynamic(sc: Any) -> bool:
-    """Return whether executors come and go as Spark likes."""
+    """Return whether Spark allocates executors dynamically."""
     return str(sc.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
 
 
 def await_nodes(
     server: reservation.Server, handle: JobHandle, seconds: float
 ) -> list[dict[str, Any]]:
-    """Return the nodes in order of their numbers, once all have said where they are.
+    """Return the nodes sorted by number, once all have registered.
 
     Raises
     ------
     GridflowError
-        The job's own, if it failed; it has a deadline for each stage of its start, and says more of
-        what is wrong than the end of these seconds.
+        If the job failed. The job has a deadline for each stage of its start, and its errors are
+        more specific than a timeout here.
     """
     give_up = time.monotonic() + seconds
     while not server.reservations.done():
         if handle.done():
             handle.result()
-            raise GridflowError("the cluster has ended before all of its nodes were there.")
+            raise GridflowError("the cluster ended before all of its nodes had registered.")
         if time.monotonic() > give_up:
             missing = server.reservations.remaining()
-            raise StartTimeout(f"{missing} nodes didn't register (reservation_timeout).")
+            raise StartTimeout(f"{missing} nodes did not register in time (reservation_timeout).")
         time.sleep(_LOOK_SECONDS)
     return sorted(server.reservations.get(), key=lambda node: int(node["executor_id"]))
 
 
 def wait_for_end(handle: JobHandle) -> None:
-    """Wait until a cluster has ended, however it did."""
+    """Wait until a cluster has ended, successfully or not."""
     while not handle.done():
         time.sleep(_LOOK_SECONDS)
 
 
 def run_beside(handle: JobHandle, tag: str, work: Callable[[], None]) -> BaseException | None:
-    """Run a Spark job beside a cluster, which ends it by failing; return what it failed with.
+    """Run a Spark job while a cluster runs; return its error, or None.
+
+    The job is cancelled if the cluster fails.
 
     Parameters
     ----------
     handle : JobHandle
-        The cluster's.
+        The cluster's handle.
     tag : str
-        By which the Spark job is ended.
+        Spark job tag, used to cancel the job.
     work : callable
+        Runs the job.
     """
     from pyspark.sql import SparkSession
 
@@ -105,6 +108,6 @@ def run_beside(handle: JobHandle, tag: str, work: Callable[[], None]) -> BaseExc
 
 
 def is_stream(rows: Any) -> bool:
-    """Return whether rows are a DStream; pyspark may come without them one day."""
+    """Return whether `rows` is a DStream, which a future pyspark may no longer have."""
     module = sys.modules.get("pyspark.streaming.dstream")
     return module is not None and isinstance(rows, module.DStream)

@@ -1,4 +1,4 @@
-"""Calls that differ between versions of TensorFlow and Keras, for a node's own function."""
+"""Calls that differ between versions of TensorFlow and Keras, for a node's main function."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from gridflow._files.replacing import move
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
-    """Export a Keras model as a SavedModel; all nodes call it, the chief's stays.
+    """Export a Keras model as a SavedModel; all nodes must call it.
 
     Parameters
     ----------
     model : keras.Model
-        Of Keras 3, or of tf_keras (``TF_USE_LEGACY_KERAS=1``).
+        A model of Keras 3, or of tf_keras (``TF_USE_LEGACY_KERAS=1``).
     export_dir : str
+        The folder to export to.
     is_chief : bool, default False
-        The others take part (Keras may ask that of all nodes), and throw theirs away.
+        Whether to keep the export. Other nodes must take part, because Keras may need them, and
+        discard theirs.
     """
     if is_chief and "://" in export_dir:
         _export(model, export_dir)
@@ -32,11 +34,11 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
 
 
 def _replace(model: Any, folder: Path) -> None:
-    """Export into a folder; what it holds of an older export stays until the new one is whole."""
+    """Export into a folder; an older export stays until the new one is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".gridflow-export-", folder) as beside:
         _export(model, str(beside / "new"))
-        # Before the file by which it is known, what that file needs.
+        # Move saved_model.pb last: its presence marks a complete export.
         for part in sorted((beside / "new").iterdir(), key=lambda p: p.name == "saved_model.pb"):
             move(part, folder / part.name)
 
@@ -49,7 +51,7 @@ def _export(model: Any, folder: str) -> None:
 
 
 def disable_auto_shard(options: Any) -> None:
-    """Let a ``tf.data.Options`` keep each node's own rows: they were dealt out by Spark."""
+    """Turn off auto-sharding in a ``tf.data.Options``: Spark has distributed the rows already."""
     import tensorflow as tf
 
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -1,6 +1,6 @@
-"""DataFrames to and from TFRecord files, by gridflow's own data source.
+"""DataFrames to and from TFRecord files, with gridflow's data source.
 
-The session needs no setting: where its jar isn't loaded yet, that is done now.
+No configuration is needed: the data source's jar is loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
-#: Where DataFrames that still exist were loaded from.
+#: Source folders of the loaded DataFrames that still exist.
 loadedDF: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 _FLOATS: Final = frozenset({"float", "double"})
@@ -25,42 +25,42 @@ _BYTES: Final = frozenset({"binary", "string"})
 
 
 def isLoadedDF(df: Any) -> bool:
-    """Return whether a DataFrame is one that `loadTFRecords` returned."""
+    """Return whether a DataFrame comes from `loadTFRecords`."""
     return any(df is known for known in loadedDF.keys())  # noqa: SIM118 (== makes a Column)
 
 
 def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
     """Write a DataFrame as Examples.
 
-    Numbers, booleans, strings, binaries, and arrays of them. Nulls are left out.
+    Supports numbers, booleans, strings and binary values, and arrays of them. Omits nulls.
 
     Parameters
     ----------
     df : DataFrame
     output_dir : str
-        Must not exist yet.
+        A folder that doesn't exist yet.
     """
     _with_jar(df.sparkSession)
     df.write.format("tfrecord").save(output_dir)
 
 
 def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) -> DataFrame:
-    """Read Examples as a DataFrame, its columns sorted by name.
+    """Read Examples as a DataFrame with columns sorted by name.
 
-    The first record decides the types, as in the original: integers, doubles and strings, arrays of
-    them where it has several values.
+    The first record determines the types, as in the original: integers, doubles or strings, and
+    arrays of them for features with several values.
 
     Parameters
     ----------
     sc : SparkContext
     input_dir : str
     binary_features : sequence of str
-        Columns whose bytes are no text.
+        Columns with binary values instead of strings.
 
     Raises
     ------
     DataError
-        There is no record.
+        If there are no records.
     """
     from pyspark.sql import SparkSession
 
@@ -72,7 +72,7 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
     raw = spark.read.format("tfrecord").option("recordType", "ByteArray").load(input_dir)
     first = raw.head()
     if first is None:
-        raise DataError(f"{input_dir} has no record to infer types from.")
+        raise DataError(f"{input_dir} has no records to infer types from.")
     features = parse_example(bytes(first[0])).features
     schema = _schema({name: _plain(values) for name, values in features.items()}, binary_features)
     df = spark.read.format("tfrecord").schema(schema).load(input_dir)
@@ -83,7 +83,7 @@ def loadTFRecords(sc: Any, input_dir: str, binary_features: Sequence[str] = ()) 
 def toTFExample(
     dtypes: Sequence[tuple[str, str]],
 ) -> Callable[[Iterable[Any]], Iterator[tuple[bytearray, None]]]:
-    """Return a function for ``mapPartitions`` that makes Examples of rows.
+    """Return a function for ``mapPartitions`` that turns rows into Examples.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def toTFExample(
     Raises
     ------
     InvalidArgument
-        A column's type has no place in an Example.
+        If a column's type can't be stored in an Example.
     """
     kinds = {name: _kind(name, dtype) for name, dtype in dtypes}
 
@@ -108,13 +108,13 @@ def toTFExample(
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Sequence[str] = ()) -> list[Row]:  # noqa: A002 (its name)
-    """Return the rows of serialized Examples; columns are sorted by name.
+    """Return the rows of serialized Examples, with columns sorted by name.
 
     Parameters
     ----------
     iter : iterable of (bytes, None)
     binary_features : sequence of str
-        Columns whose bytes are no text.
+        Columns with binary values instead of strings.
     """
     from pyspark.sql import Row
 
@@ -132,13 +132,13 @@ def fromTFExample(iter: Iterable[Any], binary_features: Sequence[str] = ()) -> l
 
 
 def infer_schema(example: Any, binary_features: Sequence[str] = ()) -> StructType:
-    """Return the columns that an Example stands for.
+    """Return the schema that matches an Example.
 
     Parameters
     ----------
     example : tf.train.Example
     binary_features : sequence of str
-        Columns whose bytes are no text.
+        Columns with binary values instead of strings.
     """
     found = {}
     for name, feature in example.features.feature.items():
@@ -167,7 +167,7 @@ def _schema(features: dict[str, list[Any]], binary_features: Sequence[str]) -> S
 
 
 def _plain(values: Any) -> list[Any]:
-    """Return a feature's values as Python's own."""
+    """Return a feature's values as Python objects."""
     if values is None:
         return []
     return list(values.tolist() if hasattr(values, "tolist") else values)
@@ -180,7 +180,7 @@ def _cell(values: list[Any], *, is_binary: bool) -> Any:
 
 
 def _kind(name: str, dtype: str) -> Callable[[Any], list[Any]]:
-    """Return what makes a feature's values of a cell."""
+    """Return a function that turns a cell into a feature's values."""
     is_array = dtype.startswith("array<")
     base = dtype.removeprefix("array<").removesuffix(">")
     converters: dict[bool, Callable[[Any], Any]] = {
@@ -191,14 +191,14 @@ def _kind(name: str, dtype: str) -> Callable[[Any], list[Any]]:
     convert = converters.get(True)
     if convert is None:
         raise InvalidArgument(
-            f"column {name!r} is {dtype}, which an Example can't hold: cast it to numbers, "
+            f"column {name!r} has type {dtype}, which an Example can't hold: cast it to numbers, "
             "text or bytes, or arrays of them."
         )
     return lambda cell: [convert(each) for each in (cell if is_array else (cell,))]
 
 
 def _with_jar(spark: SparkSession) -> None:
-    """Load the jar of the data source, where neither the session nor this thread has it."""
+    """Load the data source's jar, unless the session or this thread has it already."""
     from gridflow.tfrecord.jars import jar
 
     java: Any = spark.sparkContext._jvm  # noqa: SLF001 (there is no public way)

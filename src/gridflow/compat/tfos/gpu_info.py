@@ -1,4 +1,4 @@
-"""GPUs of this host, by ``nvidia-smi``."""
+"""The GPUs of this host, from ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 MAX_RETRIES: Final = 3
 AS_STRING: Final = "string"
 AS_LIST: Final = "list"
-#: Seconds before each further look; a program that ends needs some to let go of its GPUs.
+#: Seconds before each retry: a process that ends takes a while to release its GPUs.
 _PAUSES: Final = (2.0, 5.0, 10.0)
 _LISTED: Final = re.compile(r"^GPU (\d+):.*\(UUID: ([^)]+)\)", re.MULTILINE)
 
@@ -34,23 +34,24 @@ def get_gpus(
     worker_index: int = -1,
     format: str = AS_STRING,  # noqa: A002 (its name)
 ) -> str | list[str]:
-    """Return the indices of GPUs on which no process computes.
+    """Return the indices of GPUs that no process uses.
 
     Parameters
     ----------
     num_gpu : int, default 1
     worker_index : int, default -1
-        Which of the free ones: those behind the ones of lower indices. -1: any.
+        The worker's index on this host: it gets the free GPUs after those of lower indices. With
+        -1, any free GPUs.
     format : {'string', 'list'}, default 'string'
-        ``"0,1"`` or ``["0", "1"]``.
+        The form of the result: ``"0,1"`` or ``["0", "1"]``.
 
     Raises
     ------
     NotEnoughGpus
-        After `MAX_RETRIES` looks there aren't as many.
+        If there aren't enough free GPUs after `MAX_RETRIES` attempts.
     """
     if format not in {AS_STRING, AS_LIST}:
-        raise InvalidArgument(f"format is {AS_STRING!r} or {AS_LIST!r}; got {format!r}.")
+        raise InvalidArgument(f"format must be {AS_STRING!r} or {AS_LIST!r}; got {format!r}.")
     free: list[str] = []
     for attempt in range(MAX_RETRIES):
         free = _free()
@@ -60,7 +61,7 @@ def get_gpus(
         if attempt + 1 < MAX_RETRIES:
             time.sleep(_PAUSES[attempt])
     if len(free) < num_gpu:
-        words = f"{num_gpu} free GPUs are required on this host, but there are {len(free)}."
+        words = f"{num_gpu} free GPUs are required on this host, but it has only {len(free)}."
         raise NotEnoughGpus(words, num_gpu, len(free))
     if worker_index < 0:
         chosen = random.sample(free, num_gpu)

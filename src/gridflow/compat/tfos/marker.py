@@ -1,10 +1,10 @@
-"""What stands between the rows of a feed."""
+"""Markers between the rows of a feed."""
 
 from __future__ import annotations
 
 
 class Marker:
-    """Anything in a feed that is no row."""
+    """Anything in a feed that isn't a row."""
 
 
 class EndPartition(Marker):

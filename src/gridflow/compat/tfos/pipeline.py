@@ -90,15 +90,15 @@ class TFEstimator(
     HasReaders,
     HasSteps,
 ):
-    """Trains by a cluster that is fed with the columns of a DataFrame.
+    """Trains on a cluster that is fed the columns of a DataFrame.
 
     Parameters
     ----------
     train_fn : callable
-        ``train_fn(args, ctx)``; ``args`` has the parameters, too.
+        ``train_fn(args, ctx)``; ``args`` also contains the parameters.
     tf_args : argparse.Namespace, dict or list
     export_fn : callable, optional
-        Refused, as in the original on TensorFlow 2: export in ``train_fn``.
+        Not supported, as in the original on TensorFlow 2: export in ``train_fn``.
     """
 
     def __init__(
@@ -138,7 +138,9 @@ class TFEstimator(
         merged = self.merge_args_params()
         columns = sorted(self.getInputMapping())
         if not columns:
-            raise InvalidArgument("setInputMapping({'column': 'tensor'}) says what is fed.")
+            raise InvalidArgument(
+                "no columns to feed: set them with setInputMapping({'column': 'tensor'})."
+            )
         cluster = TFCluster.run(
             dataset.sparkSession.sparkContext,
             self.train_fn,
@@ -171,16 +173,17 @@ class TFModel(
     HasSignatureDefKey,
     HasTagSet,
 ):
-    """Predicts on every executor for itself, with a SavedModel or a checkpoint of TensorFlow 1.
+    """Predicts independently on each executor, with a SavedModel or a TensorFlow 1 checkpoint.
 
-    Without ``export_dir`` the newest checkpoint of ``model_dir`` is restored, with the graph that
-    lies beside it (``.meta``); the mappings name its tensors, with or without ``:0``. The result
-    has the columns of ``output_mapping`` only, as in the original.
+    Without ``export_dir``, the newest checkpoint in ``model_dir`` is restored together with its
+    graph (``.meta``); the mappings then name tensors of the graph, with or without ``:0``. The
+    result has only the columns of ``output_mapping``, as in the original.
 
     Parameters
     ----------
     tf_args : argparse.Namespace, dict or list
-        ``num_gpus`` in it is how many GPUs each Python worker takes; 1 where there are some.
+        Its ``num_gpus`` is the number of GPUs for each Python worker. Default: 1 on hosts with
+        GPUs.
     """
 
     def __init__(self, tf_args: Any) -> None:
@@ -202,19 +205,19 @@ class TFModel(
         merged = self.merge_args_params()
         if not merged.export_dir and not merged.model_dir:
             raise InvalidArgument(
-                "setExportDir() names the SavedModel to predict with, or setModelDir() the folder "
-                "of a checkpoint of TensorFlow 1."
+                "no model to predict with: set a SavedModel with setExportDir(), or the folder of "
+                "a TensorFlow 1 checkpoint with setModelDir()."
             )
         if not merged.export_dir and merged.signature_def_key:
             raise InvalidArgument(
-                f"signature_def_key={merged.signature_def_key!r} is of a SavedModel, which "
-                "setExportDir() names. The tensors of a checkpoint (setModelDir()) are known by "
+                f"signature_def_key={merged.signature_def_key!r} needs a SavedModel: call "
+                "setExportDir(). The tensors of a checkpoint (setModelDir()) are addressed by "
                 "their names in the graph, such as 'x' or 'layer/Sigmoid'."
             )
         inputs, outputs = merged.input_mapping, merged.output_mapping
         for name, mapping in {"Input": inputs, "Output": outputs}.items():
             if not mapping:
-                raise InvalidArgument(f"set{name}Mapping() has to name at least one tensor.")
+                raise InvalidArgument(f"set{name}Mapping() must name at least one tensor.")
         work = _predicting.Work(
             merged.export_dir or None,
             merged.model_dir,
@@ -230,18 +233,18 @@ class TFModel(
 
 
 def single_node_env(args: Any) -> None:
-    """Set the command line, and the GPUs, of a process that runs TensorFlow alone."""
+    """Set ``sys.argv`` and the GPUs of a process that runs TensorFlow on its own."""
     argv = args if isinstance(args, list) else getattr(args, "argv", None)
     _setting.single_node_env(argv, _setting.num_gpus(args))
 
 
 def get_meta_graph_def(saved_model_dir: str, tag_set: str) -> Any:
-    """Return the graph of a SavedModel with these tags (comma-separated).
+    """Return a SavedModel's graph with these tags (comma-separated).
 
     Raises
     ------
     GridflowError
-        It has none with them.
+        If there is no graph with exactly these tags.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -252,13 +255,13 @@ def get_meta_graph_def(saved_model_dir: str, tag_set: str) -> Any:
         if set(graph.meta_info_def.tags) == wanted:
             return graph
     has = ["+".join(graph.meta_info_def.tags) for graph in found.meta_graphs]
-    raise GridflowError(f"{saved_model_dir} has no graph tagged {tag_set!r}, but {has}.")
+    raise GridflowError(f"{saved_model_dir} has no graph tagged {tag_set!r}; it has {has}.")
 
 
 def yield_batch(
     iterable: Iterable[Any], batch_size: int, num_tensors: int = 1
 ) -> Iterator[list[list[Any]]]:
-    """Yield rows in batches, as one list for each tensor; a None ends them."""
+    """Yield batches of rows, with one list for each tensor; stop at None."""
     batch: list[list[Any]] = [[] for _ in range(num_tensors)]
     for row in iterable:
         if row is None:

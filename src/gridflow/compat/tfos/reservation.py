@@ -1,10 +1,10 @@
-"""The driver's list of nodes: who is there, who has failed, and whether to stop.
+"""The driver's registry of nodes, their failures, and requests to stop.
 
-The classes are TensorFlowOnSpark's. Its server unpickled whatever anybody sent; this one talks to
-those only who know its key, in msgpack. A client finds the key by itself in the server's process
-and in other processes of the same user on its host, in a file that only the user can read and that
-goes with the server's process; elsewhere in the variable ``TFOS_SERVER_KEY``, which has to be set
-for the server, too: at least 16 bytes that nobody can guess.
+The classes have TensorFlowOnSpark's interface. The original's server unpickles whatever anyone
+sends; this one only talks to clients that hold its key, in msgpack. A client in the server's
+process finds the key automatically. So does a client of the same user on the same host, in a file
+that only the user can read and that is deleted with the server's process. Elsewhere, set the
+variable ``TFOS_SERVER_KEY`` for both server and client: a secret of at least 16 random bytes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _keys: dict[int, bytes] = {}
 
 
 class Reservations:
-    """The nodes that have registered; safe in several threads.
+    """The registered nodes. Thread-safe.
 
     Parameters
     ----------
     required : int
-        How many there will be.
+        Expected number of nodes.
     primary_keys : sequence of str, optional
-        What tells a node from others, for `upsert`.
+        The keys that identify a node in `upsert`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Reservations:
             self.reservations.append(meta)
 
     def upsert(self, meta: dict[str, Any]) -> None:
-        """Add a node, or take the place of the one with the same primary keys."""
+        """Add a node, or update the one with the same primary keys."""
         with self.lock:
             mine = [meta.get(key) for key in self.primary_keys]
             for place, other in enumerate(self.reservations):
@@ -81,7 +81,7 @@ class Reservations:
             self.reservations.append(meta)
 
     def done(self) -> bool:
-        """Return whether all are there."""
+        """Return whether all nodes have registered."""
         with self.lock:
             return len(self.reservations) >= self.required
 
@@ -91,13 +91,13 @@ class Reservations:
             return list(self.reservations)
 
     def remaining(self) -> int:
-        """Return how many are missing."""
+        """Return the number of missing nodes."""
         with self.lock:
             return self.required - len(self.reservations)
 
 
 class MessageSocket:
-    """Messages (None, booleans, numbers, texts, bytes, lists, dicts) over a connection."""
+    """Sends and receives messages (None, booleans, numbers, strings, bytes, lists, dicts)."""
 
     def receive(self, sock: Any) -> Any:
         """Wait for a message."""
@@ -105,7 +105,7 @@ class MessageSocket:
             return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
         length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
         if length > _MOST_BYTES:
-            raise GridflowError(f"invalid message length: {length:,} bytes.")
+            raise GridflowError(f"message too large: {length:,} bytes (limit {_MOST_BYTES:,}).")
         return msgspec.msgpack.decode(_exactly(sock, length))
 
     def send(self, sock: Any, msg: Any) -> None:
@@ -118,24 +118,24 @@ class MessageSocket:
 
 
 class Server(MessageSocket):
-    """Hears of the nodes, and tells everybody about them.
+    """Registers nodes, and tells each of them about the others.
 
     Parameters
     ----------
     count : int
-        How many nodes there will be.
+        Expected number of nodes.
     primary_keys : sequence of str, optional
         See `Reservations`.
     key : bytes, optional
-        A secret of at least 16 bytes. Default: that of ``TFOS_SERVER_KEY``, else a new one.
+        A secret of at least 16 bytes. Default: the value of ``TFOS_SERVER_KEY``, or a random key.
     host : str, optional
-        The address to bind. Default: this host's, or all of them if ``TFOS_SERVER_HOST`` says by
-        which name it is reached.
+        The address to bind. Default: this host's address, or all interfaces if
+        ``TFOS_SERVER_HOST`` names the host.
 
     Attributes
     ----------
     done : bool
-        Whether a client has asked to stop: streaming ends then.
+        Whether a client has requested a stop, which ends streaming.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class Server(MessageSocket):
         host: str | None = None,
     ) -> None:
         if count <= 0:
-            raise InvalidArgument(f"a server expects at least one node; got {count}.")
+            raise InvalidArgument(f"count must be at least 1; got {count}.")
         self.reservations = Reservations(count, primary_keys)
         self.done = False
-        #: What a secret makes, see `identity.strong_key`.
+        #: The key derived from the secret, see `identity.strong_key`.
         self.key = strong_key(key, "key=") if key else _key_of_environment() or random_key()
         self._host = host
         self._state: dict[str, Any] = {"finished": False, "failure": ""}
@@ -159,11 +159,11 @@ class Server(MessageSocket):
         self._port = 0
 
     def start(self) -> tuple[str, int]:
-        """Begin to listen; return host and port."""
+        """Start listening; return host and port."""
         listener = self.start_listening_socket()
         self._port = int(listener.getsockname()[1])
         _keys[self._port] = self.key
-        with contextlib.suppress(OSError):  # others then need the variable
+        with contextlib.suppress(OSError):  # without the file, other processes need the variable
             folder = self._files.enter_context(temporary_folder(_key_prefix(self._port)))
             write_whole(folder / _KEY_FILE, self.key)
         self._door = psk_tls.Door(listener, self.key, self._serve)
@@ -172,7 +172,7 @@ class Server(MessageSocket):
         return address
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self.done = True
         if self._door is not None:
             self._door.close()
@@ -183,23 +183,23 @@ class Server(MessageSocket):
     def await_reservations(
         self, sc: Any = None, status: Mapping[str, str] | None = None, timeout: float = 600
     ) -> list[dict[str, Any]]:
-        """Wait until all nodes are there, and return them.
+        """Wait until all nodes have registered, and return them.
 
         Parameters
         ----------
         sc : SparkContext, optional
-            Left alone.
+            Not used.
         status : mapping, optional
-            An error under ``"error"`` ends the waiting.
+            Waiting stops when it contains ``"error"``.
         timeout : float, default 600
-            Seconds.
+            Seconds to wait.
 
         Raises
         ------
         GridflowError
-            What ``status`` says.
+            The error in `status`.
         StartTimeout
-            Some nodes are missing.
+            If nodes are still missing after `timeout`.
         """
         del sc
         give_up = time.monotonic() + timeout
@@ -215,28 +215,28 @@ class Server(MessageSocket):
         return self.reservations.get()
 
     def note(self, **state: Any) -> None:
-        """Let clients know: ``finished``, ``failure`` (the first one stays)."""
+        """Update the state that clients see: ``finished``, ``failure`` (the first one is kept)."""
         if self._state["failure"]:
             state.pop("failure", None)
         self._state = {**self._state, **state}
 
     @property
     def failure(self) -> str:
-        """Why the cluster has failed; empty if it hasn't."""
+        """Why the cluster failed; empty if it hasn't."""
         return str(self._state["failure"])
 
     def get_server_ip(self) -> str:
-        """Return the name or address by which the server is reached."""
+        """Return the name or address at which clients reach the server."""
         return os.environ.get(TFOS_SERVER_HOST) or self._host or util.get_ip_address()
 
     def get_server_ports(self) -> list[int]:
-        """Return the ports that it may take, as ``TFOS_SERVER_PORT`` says; [0]: any."""
+        """Return the ports allowed by ``TFOS_SERVER_PORT``; [0] means any port."""
         words = os.environ.get(TFOS_SERVER_PORT, "0")
         first, _, last = words.partition("-")
         if not first.isdigit() or (last and not last.isdigit()) or words.endswith("-"):
             raise InvalidArgument(
-                f"{TFOS_SERVER_PORT} is a port such as 8888 or a range such as 9997-9999; it is "
-                f"{words!r}."
+                f"{TFOS_SERVER_PORT} must be a port such as 8888 or a range such as 9997-9999; it "
+                f"is {words!r}."
             )
         return list(range(int(first), int(last or first) + 1))
 
@@ -246,7 +246,7 @@ class Server(MessageSocket):
         Raises
         ------
         NetworkError
-            None of them is free.
+            If none of the ports is free.
         """
         elsewhere = os.environ.get(TFOS_SERVER_HOST)
         host = "" if elsewhere else self._host or util.get_ip_address()
@@ -286,14 +286,14 @@ class Server(MessageSocket):
 
 
 class Client(MessageSocket):
-    """A line to a `Server`.
+    """A connection to a `Server`.
 
     Parameters
     ----------
     server_addr : (str, int)
     key : bytes, optional
-        Default: ``TFOS_SERVER_KEY``, else that of the server on this port in this process or, of
-        the same user, on this host.
+        Default: the value of ``TFOS_SERVER_KEY``, or the key of the server on this port, if it runs
+        in this process or on this host as the same user.
     """
 
     def __init__(self, server_addr: tuple[str, int], key: bytes | None = None) -> None:
@@ -302,7 +302,7 @@ class Client(MessageSocket):
         self.sock = psk_tls.knock(self.server_addr, self._key)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.sock.close()
 
     def register(self, reservation: dict[str, Any]) -> Any:
@@ -310,12 +310,12 @@ class Client(MessageSocket):
         return self._request("REG", reservation)
 
     def get_reservations(self) -> list[dict[str, Any]]:
-        """Return the nodes that have registered by now."""
+        """Return the nodes registered so far."""
         found: list[dict[str, Any]] = self._request("QINFO")
         return found
 
     def await_reservations(self) -> list[dict[str, Any]]:
-        """Wait until all nodes are there, and return them."""
+        """Wait until all nodes have registered, and return them."""
         while not self._request("QUERY"):
             time.sleep(_POLL_SECONDS)
         return self.get_reservations()
@@ -325,12 +325,12 @@ class Client(MessageSocket):
         return self._request("STOP")
 
     def get_state(self) -> dict[str, Any]:
-        """Return what `Server.note` was told."""
+        """Return the state set with `Server.note`."""
         found: dict[str, Any] = self._request("STATE")
         return found
 
     def report_failure(self, text: str) -> Any:
-        """Let everybody know why a node has failed."""
+        """Report a node's failure."""
         return self._request("FAIL", text)
 
     def _request(self, msg_type: str, msg_data: Any = None) -> Any:
@@ -354,7 +354,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     while len(found) < count:
         more = sock.recv(count - len(found))
         if not more:
-            raise EOFError("the other side has closed the connection")
+            raise EOFError("the other side closed the connection")
         found += more
     return found
 
@@ -374,7 +374,7 @@ def _find_key(port: int) -> bytes:
         return known
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_key_prefix(port)}*"):
-        with contextlib.suppress(OSError):  # another user's, or one that is just deleted
+        with contextlib.suppress(OSError):  # another user's, or just being deleted
             about = check_own(folder, [_KEY_FILE])
             with open_own(folder / _KEY_FILE) as file:
                 found.append((about.st_mtime_ns, file.read()))

@@ -1,13 +1,13 @@
-"""Run a program of TensorFlowOnSpark as it is.
+"""Run an unchanged TensorFlowOnSpark program.
 
 ::
 
     python -m gridflow.compat.tfos.run program.py --its --own arguments
     spark-submit --master spark://… $(python -m gridflow.compat.tfos.run --path) program.py …
 
-Whatever it imports from ``tensorflowonspark`` comes from `gridflow.compat.tfos`, in the driver, in
-Spark's tasks and in the nodes. Such programs were written for Keras 2: where ``tf_keras`` is
-installed and ``TF_USE_LEGACY_KERAS`` isn't set, it is ``tf.keras`` for them.
+Imports from ``tensorflowonspark`` resolve to `gridflow.compat.tfos` on the driver, in Spark tasks
+and on the nodes. Such programs were written for Keras 2, so ``tf.keras`` is ``tf_keras`` if that is
+installed and ``TF_USE_LEGACY_KERAS`` isn't set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _USAGE: Final = "usage: python -m gridflow.compat.tfos.run PROGRAM [ARGUMENT ...
 
 
 def main(words: list[str]) -> None:
-    """Run the program that is named first, with the other words as its arguments."""
+    """Run a program: the first word is its path, and the others are its arguments."""
     if words == ["--path"]:
         sys.stdout.write(f"{Path(__file__).resolve()}\n")
         return
@@ -32,7 +32,7 @@ def main(words: list[str]) -> None:
         sys.exit(0 if words else 2)
     program = Path(words[0])
     if not program.is_file():
-        sys.exit(f"gridflow: there is no program {words[0]!r} (seen from {Path.cwd()}).\n{_USAGE}")
+        sys.exit(f"gridflow: no such program: {words[0]!r} (in {Path.cwd()}).\n{_USAGE}")
     if importlib.util.find_spec("tf_keras") is not None:
         os.environ.setdefault(_KERAS, "1")
     from gridflow.compat.tfos import _alias
@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
     _alias.install()
     path = program.resolve()
     sys.argv = [str(program), *words[1:]]
-    # The program's folder instead of this module's, as if Python had been given the program.
+    # Put the program's folder first on the path, as if Python had been started with the program.
     if sys.path and Path(sys.path[0] or ".").resolve() in {Path.cwd(), Path(__file__).parent}:
         del sys.path[0]
     sys.path.insert(0, str(path.parent))

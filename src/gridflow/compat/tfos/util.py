@@ -1,4 +1,4 @@
-"""Helpers of TensorFlowOnSpark's ``util``: the host's address, files, the environment of a node."""
+"""TensorFlowOnSpark's ``util``: the host's address, files, and a node's environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _EXECUTOR_ID: Final = Path("executor_id")
-#: An address for documentation (RFC 5737): nothing is sent there, only the route is looked up.
+#: A documentation address (RFC 5737): nothing is sent there, only the route is looked up.
 _FAR_AWAY: Final = ("192.0.2.1", 9)
 
 
@@ -29,9 +29,9 @@ def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[s
     ----------
     num_gpus : int, default 1
     worker_index : int, default -1
-        The node's place in ``nodes``.
+        The node's index in `nodes`.
     nodes : sequence of str
-        The addresses of all nodes: those of one host take its GPUs in their order.
+        The addresses of all nodes. Nodes on the same host share its GPUs in this order.
     """
     expand_hadoop_classpath()
     if num_gpus <= 0 or not gpu_info.is_gpu_available():
@@ -43,13 +43,13 @@ def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[s
 
 
 def rank_on_host(nodes: Sequence[str], index: int) -> int:
-    """Return the place of a node among those of its host; addresses are ``host:port``."""
+    """Return a node's index among the nodes on its host; addresses are ``host:port``."""
     hosts = [address.rpartition(":")[0] or address for address in nodes]
     return hosts[:index].count(hosts[index])
 
 
 def expand_hadoop_classpath() -> None:
-    """Give libhdfs a ``CLASSPATH`` without wildcards, once, where Hadoop is installed."""
+    """Set a ``CLASSPATH`` without wildcards for libhdfs, once, if Hadoop is installed."""
     home = os.environ.get("HADOOP_PREFIX") or os.environ.get("HADOOP_HOME")
     if not home or "TFOS_CLASSPATH_UPDATED" in os.environ:
         return
@@ -62,7 +62,7 @@ def expand_hadoop_classpath() -> None:
 
 
 def get_ip_address() -> str:
-    """Return this host's address: ``SPARK_LOCAL_IP``, else that of the way out of it."""
+    """Return this host's address: ``SPARK_LOCAL_IP``, or the address used for outgoing traffic."""
     chosen = os.environ.get("SPARK_LOCAL_IP")
     if chosen:
         return chosen
@@ -76,7 +76,7 @@ def get_ip_address() -> str:
 
 
 def find_in_path(path: str, file: str) -> str | bool:
-    """Return the first file of a name in the folders of a search path; False if there is none."""
+    """Return the first file with this name on a search path; False if there is none."""
     for folder in path.split(os.pathsep):
         candidate = Path(folder, file)
         if candidate.is_file():
@@ -85,20 +85,20 @@ def find_in_path(path: str, file: str) -> str | bool:
 
 
 def write_executor_id(num: int) -> None:
-    """Write a number into the file ``executor_id`` of the working directory."""
+    """Write a number to the file ``executor_id`` in the working directory."""
     _EXECUTOR_ID.write_text(str(num), encoding="utf-8")
 
 
 def read_executor_id() -> int:
-    """Return the number in the file ``executor_id`` of the working directory.
+    """Return the number in the file ``executor_id`` in the working directory.
 
-    gridflow itself needs no such file: nodes are found by the cluster's own list.
+    gridflow doesn't need this file: nodes are found through the cluster's registry.
 
     Raises
     ------
     FileNotFoundError
-        There is none.
+        If there is no such file.
     """
     if not _EXECUTOR_ID.is_file():
-        raise FileNotFoundError(f"there is no file executor_id in {Path.cwd()}.")
+        raise FileNotFoundError(f"no file executor_id in {Path.cwd()}.")
     return int(_EXECUTOR_ID.read_text(encoding="utf-8"))
