@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gridflow import InvalidArgument, LocalLauncher, Role, TensorflowDistributor, TrainingFailed
 from gridflow._spec.cluster import Task
 from gridflow._spec.data_service import SHARDINGS, read_address
 from gridflow._spec.tasks import make_tasks, parts_of
-from gridflow.testing.data_service import BATCH, expected, read_numbers, write_numbers
+from gridflow.testing.data_service import (
+    BATCH,
+    expected,
+    most_missing,
+    read_numbers,
+    train,
+    write_numbers,
+)
 
 # --- what is known before anything runs ---------------------------------------------------------
 
@@ -137,11 +146,13 @@ def test_counts_are_those_of_the_table(run, tmp_path, count, data, victim):
         times = Counter(seen)
         assert not set(times) - set(range(count))
         counts = [times[number] for number in range(count)]
+        missing, extra = count - len(times), len(seen) - len(times)
+        print(f"{victim}, {data} data workers, {sharding}: {missing=} {extra=}")
         assert most is None or max(counts) <= most, sharding
         if least:
             assert min(counts) >= least, sharding
-        else:  # what a dead worker had taken and not given is all that may be missing
-            assert len(times) >= count / 2, sharding
+        else:
+            assert missing <= most_missing(count, data, victim), sharding
     assert len(result.attempts) == 1
 
 
@@ -174,31 +185,17 @@ def test_ranks_that_share_nothing_have_passes_of_their_own(run):
 # --- training -----------------------------------------------------------------------------------
 
 
-def trained(ctx, through):
-    """Return the losses and weights of a fit on a pipeline with an order."""
-    import tensorflow as tf
-
-    import keras
-
-    keras.utils.set_random_seed(3)
-    with ctx.strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.01), "mse")
-    x = np.random.default_rng(1).normal(size=(203, 3)).astype("float32")
-    rows = tf.data.Dataset.from_tensor_slices((x, x @ np.array([1, 2, -1], "float32")))
-    rows = rows.shuffle(50, seed=2, reshuffle_each_iteration=False).batch(8)
-    if through:
-        rows = ctx.data_service(rows, sharding="off")
-    history = model.fit(rows, epochs=3, verbose=0, callbacks=ctx.callbacks())
-    return history.history["loss"], [weight.tolist() for weight in model.get_weights()]
+def trained_twice(ctx):
+    """Return what a fit through the service finds, and one without it."""
+    served = train(lambda rows: ctx.data_service(rows, sharding="off"), ctx.callbacks())
+    with ctx.alone():
+        return served, train(lambda rows: rows)
 
 
 @pytest.mark.slow
 def test_training_through_the_service_equals_training_without_it(run):
-    (losses, weights), (alone, plain) = run(trained, True, data=1).value, run(trained, False).value
-    assert losses == pytest.approx(alone, abs=1e-6)
-    for found, wanted in zip(weights, plain, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    served, plain = run(trained_twice, data=1).value
+    assert served == pytest.approx(plain, abs=1e-6)
 
 
 def trained_together(ctx, count):
@@ -290,7 +287,7 @@ def test_a_group_that_is_started_again_goes_on_with_whole_epochs(run):
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def refusals(ctx):
+def refusals(ctx, parquet):
     """Return what is said of pipelines and options that can't be."""
     import tensorflow as tf
 
@@ -305,6 +302,10 @@ def refusals(ctx):
             tf.data.Dataset.from_generator(
                 lambda: iter([1]), output_signature=tf.TensorSpec((), tf.int64)
             ),
+            {},
+        ),
+        "parquet": (
+            ctx.parquet_dataset(parquet, batch_size=1, features="x").map(lambda x: x + 1),
             {},
         ),
         "list": ([1, 2], {}),
@@ -323,16 +324,54 @@ def refusals(ctx):
 
 
 @pytest.mark.slow
-def test_what_cant_be_sent_is_refused_by_its_name(run):
-    said = run(refusals, data=1).value
+def test_what_cant_be_sent_is_refused_by_its_name(run, tmp_path):
+    parquet = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"x": [1, 2]}), parquet)
+    said = run(refusals, parquet, data=1).value
     assert "refusals.<locals>.halved. Data workers" in said["py_function"]
     assert "refusals.<locals>.halved. Data workers" in said["numpy_function"]
     assert "Dataset.from_generator. Data workers" in said["generator"]
+    assert "ctx.parquet_dataset()" in said["parquet"]
+    assert "gridflow.tfrecord.write_table" in said["parquet"]
     assert "got list" in said["list"]
     assert "Did you mean 'dynamic'" in said["sharding"]
     assert "got 'gzip'" in said["compression"]
     assert "got ''" in said["job_name"]
     assert "shared" in said["shared"]
+
+
+def with_what_it_uses(ctx, path):
+    """Return what data workers make of a pipeline that uses tables, a variable and a layer."""
+    import tensorflow as tf
+
+    import keras
+
+    keys = tf.constant(["a", "b"])
+    initial = tf.lookup.KeyValueTensorInitializer(keys, tf.constant([10, 20], tf.int64))
+    table = tf.lookup.StaticHashTable(initial, -1)
+    changed = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    changed.insert(keys, tf.constant([1, 2], tf.int64))
+    variable = tf.Variable(300, dtype=tf.int64)
+    layer = keras.layers.StringLookup(vocabulary=path)
+    texts = tf.data.Dataset.from_tensor_slices(["a", "b", "c"])
+    return [
+        each.numpy().tolist()
+        for each in ctx.data_service(
+            texts.map(
+                lambda text: tf.stack(
+                    [table.lookup(text), changed.lookup(text), variable, layer(text)]
+                )
+            )
+        )
+    ]
+
+
+@pytest.mark.slow
+def test_what_a_pipeline_uses_is_sent_along(run, tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    path.write_text("b\na\n")
+    found = run(with_what_it_uses, str(path), data=1).value
+    assert found == [[10, 1, 300, 2], [20, 2, 300, 1], [-1, -1, 300, 0]]
 
 
 def another_one(ctx):

@@ -34,3 +34,29 @@ def test_the_program_trains_on_what_the_data_workers_decode(tmp_path):
     assert len(losses) == 5
     assert losses[-1] < losses[0] / 2
     assert "for the data service; elements: " in output
+
+
+PARQUET = """
+import pyarrow as pa
+import pyarrow.parquet
+
+def rows(ctx, pattern, schema):
+    return [n for batch in reads(ctx, pattern, schema) for n in batch["n"].numpy().tolist()]
+
+if __name__ == "__main__":
+    from gridflow import LocalLauncher, Role, TensorflowDistributor
+
+    pa.parquet.write_table(pa.table({"n": range(100)}), "n.parquet")
+    schema = converts("n.parquet", "n.tfrecord")
+    roles = [Role("worker"), Role("data")]
+    distributor = TensorflowDistributor(roles=roles, launcher=LocalLauncher())
+    found = distributor.run(rows, str(pathlib.Path("*.tfrecord").absolute()), schema).value
+    print("found", sorted(found) == list(range(100)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_leaks")
+def test_rows_of_parquet_files_come_from_data_workers_once_they_are_converted(tmp_path):
+    program = f"import pathlib\n{python_blocks('docs/data_service.md')[1]}{PARQUET}"
+    assert "found True" in run_as_a_user(sys.executable, program, tmp_path)

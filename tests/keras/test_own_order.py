@@ -112,7 +112,7 @@ def test_a_pipeline_is_looked_into_once_however_many_fits_it_has(monkeypatch):
 
     looked_into = []
     monkeypatch.setattr(own_order, "_is_of_several_workers", lambda _: True)
-    monkeypatch.setattr(own_order, "parts_of", lambda data: looked_into.append(data) or ())
+    monkeypatch.setattr(own_order, "inputs_of", lambda data: looked_into.append(data) or ())
     one, other = shuffled(tf), shuffled(tf)
     for data in (one, one, other):
         own_order.say_what_differs(data, None)

@@ -103,13 +103,23 @@ def reachable(
         )
     import tensorflow as tf
 
+    from gridflow._feed.dataset.source import source_of
     from gridflow._keras import data_service
+    from gridflow._keras.patches.private_parts import inputs_of
 
-    if not isinstance(dataset, tf.data.Dataset):
+    is_one = isinstance(dataset, tf.data.Dataset)
+    if any(source_of(each) is not None for each in (inputs_of(dataset) if is_one else [dataset])):
+        raise InvalidArgument(
+            "the rows of ctx.dataset(), ctx.stream(), ctx.parquet_dataset() and "
+            "ctx.tfrecord_dataset() are read with Python on this host, which data workers can't "
+            "do. Write them as TFRecord files once (df.write.format('tfrecord'), or "
+            "gridflow.tfrecord.write_table for a Parquet file) and read those with "
+            "tf.data.TFRecordDataset, as docs/data_service.md shows."
+        )
+    if not is_one:
         raise InvalidArgument(
             "data_service() expects a tf.data.Dataset, whose pipeline runs on data workers; got "
-            f"{type(dataset).__name__}. Read files with tf.data's own operations: rows of "
-            "ctx.dataset() are on this host."
+            f"{type(dataset).__name__}."
         )
     data_service.refuse_python(dataset, "Data workers")
     if not await_listeners([read_address(DATA_SERVICE, service)], patience):

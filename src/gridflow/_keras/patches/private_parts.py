@@ -269,6 +269,13 @@ def graph_of(dataset: Any) -> Any:
     return tf.compat.v1.GraphDef.FromString(content.numpy())
 
 
+def inputs_of(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and its inputs."""
+    yield dataset
+    for each in part(dataset, "_inputs")():
+        yield from inputs_of(each)
+
+
 #: Operations that call Python functions, of which other processes know none.
 _PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 

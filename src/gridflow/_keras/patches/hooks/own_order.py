@@ -22,6 +22,7 @@ from tensorflow.python.data.ops import shuffle_op
 from tensorflow.python.eager import context
 
 from gridflow._keras import runtime
+from gridflow._keras.patches.private_parts import inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,7 @@ def say_what_differs(data: Any, strategy: Any) -> None:
     policy = data.options().experimental_distribute.auto_shard_policy
     if policy == _POLICIES.OFF:  # each worker has its own data, as with ctx.dataset
         return
-    parts = list(parts_of(data))
+    parts = list(inputs_of(data))
     if not _is_seeded() and any(map(_is_shuffled_by_chance, parts)):
         _say(
             "each worker shuffles this dataset in a different order, because shuffle(…) has no "
@@ -114,13 +115,6 @@ def say_what_differs(data: Any, strategy: Any) -> None:
             "comes once, but batches differ from those of a single process. For the same batches, "
             "set options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA"
         )
-
-
-def parts_of(data: Any) -> Iterator[Any]:
-    """Yield a dataset and its inputs."""
-    yield data
-    for each in data._inputs():
-        yield from parts_of(each)
 
 
 def _is_shuffled_by_chance(data: Any) -> bool:

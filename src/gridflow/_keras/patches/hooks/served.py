@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import data_service_ops
 
-from gridflow._keras.patches.hooks.own_order import parts_of
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import inputs_of
 from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def _is_served(dataset: Any) -> bool:
         isinstance(part, data_service_ops._DataServiceDatasetV2)
         for each in own
         if isinstance(each, tf.data.Dataset)
-        for part in parts_of(each)
+        for part in inputs_of(each)
     )
