@@ -66,7 +66,7 @@ def complete(script, *words, cwd):
         (("render", "-t", "kubernetes", "-o", ""), {"jobs"}),
         (("tfrecord", "head", ""), {"job.yaml", "jobs"}),
     ],
-    ids=" ".join,
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
 def test_bash_completes(script, tmp_path, words, some):
     (tmp_path / "job.yaml").touch()
