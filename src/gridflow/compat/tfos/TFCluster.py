@@ -57,8 +57,7 @@ class TFCluster:
     ----------
     sc : SparkContext
     defaultFS, working_dir : str
-    num_executors : int
-    cluster_id : int
+    num_executors, cluster_id : int
     cluster_info : list of dict
         The nodes: ``executor_id``, ``host``, ``job_name``, ``task_index``, ``port``, ``addr``, …
     cluster_meta, meta : dict
@@ -100,8 +99,7 @@ class TFCluster:
         dataRDD : RDD or DStream
             For a stream, this returns at once and each batch is fed when it arrives.
         num_epochs : int, default 0
-            How many times to feed the rows. 0 means 10, as in the original, with a warning. Ignored
-            for streams.
+            Not for streams. 0 means 10, as in the original, with a warning.
         feed_timeout : float, default 600
             Feeding fails if the program reads no row for this many seconds.
         qname : str
@@ -156,8 +154,8 @@ class TFCluster:
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
         """Stop feeding, and wait until the program has ended on all nodes.
 
-        Unlike the original, it waits for work that the program does after its last row, such as
-        exporting a model, and never stops the driver or its SparkContext.
+        Unlike the original, it also waits for what the program does after its last row, and never
+        stops the driver or its SparkContext.
 
         Parameters
         ----------
@@ -219,8 +217,7 @@ class TFCluster:
     def _check_feed(self, method: str, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
             raise InvalidArgument(
-                f"{method}() needs a cluster in InputMode.SPARK; the nodes of this one read their "
-                "own input."
+                f"{method}() needs a cluster in InputMode.SPARK; this one's nodes read their input."
             )
         if qname not in self.queues:
             raise InvalidArgument(f"qname must be one of {', '.join(self.queues)}; got {qname!r}.")
@@ -279,7 +276,7 @@ def run(
         ``map_fun(tf_args, ctx)``, called on every node; ``ctx`` is a `TFSparkNode.TFNodeContext`.
     tf_args : argparse.Namespace, dict or list
         A list also becomes the nodes' ``sys.argv``. Its ``num_gpus`` is the number of GPUs for
-        each training node, a whole number or a fraction such as 0.5.
+        each training node, or a fraction such as 0.5.
     num_executors : int
         Total number of nodes: parameter servers, evaluator, chief and workers.
     num_ps : int, default 0
@@ -301,7 +298,6 @@ def run(
         Whether one node is an evaluator.
     release_port : bool, default True
         With False, ``ctx.tmp_socket`` keeps the node's port until ``ctx.release_port()``.
-        TensorFlow can listen on the port in either case.
 
     Raises
     ------
@@ -325,8 +321,8 @@ def run(
     )
     if input_mode == InputMode.SPARK and _starting.is_dynamic(sc):
         raise InvalidArgument(
-            "spark.dynamicAllocation.enabled is true: Spark would remove executors while the nodes "
-            "of a cluster in InputMode.SPARK still run on them. Turn it off."
+            "spark.dynamicAllocation.enabled is true: Spark would remove executors on which nodes "
+            "of a cluster in InputMode.SPARK still run. Turn it off."
         )
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
