@@ -27,7 +27,7 @@ def write_images(folder, count):
         (folder / name).write_bytes(tf.io.encode_jpeg(pixels).numpy())
 
 
-def train(ctx, pattern, epochs, steps):
+def train(ctx, pattern, epochs):
     """Train on what the data workers make of the files; return the accuracy of each epoch."""
     import tensorflow as tf
 
@@ -40,8 +40,7 @@ def train(ctx, pattern, epochs, steps):
         is_bright = tf.strings.regex_full_match(path, ".*bright-.*")
         return image, tf.cast(is_bright, tf.float32)[tf.newaxis]
 
-    # Without an end: no rank runs out of data before the others, which would give it empty batches.
-    files = tf.data.Dataset.list_files(pattern, shuffle=True).repeat()
+    files = tf.data.Dataset.list_files(pattern, shuffle=True)
     images = files.map(prepared, num_parallel_calls=tf.data.AUTOTUNE).batch(16)
     batches = ctx.data_service(images, sharding="dynamic")
 
@@ -56,9 +55,7 @@ def train(ctx, pattern, epochs, steps):
             ]
         )
         model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy", metrics=["accuracy"])
-    history = model.fit(
-        batches, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=ctx.callbacks()
-    )
+    history = model.fit(batches, epochs=epochs, verbose=0, callbacks=ctx.callbacks())
     return history.history["accuracy"]
 
 
@@ -75,7 +72,7 @@ def main():
             roles=[Role("worker", 2), Role("data", options.data_workers)],
             launcher=LocalLauncher(),
         )
-        arguments = (f"{folder}/*.jpeg", options.epochs, options.images // 32)
+        arguments = (f"{folder}/*.jpeg", options.epochs)
         print(distributor.plan(train, *arguments))
         result = distributor.run(train, *arguments)
     print("accuracy by epoch:", *(f"{value:.2f}" for value in result.value))

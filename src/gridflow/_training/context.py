@@ -521,7 +521,7 @@ class TrainingContext:
         tf.data.Dataset or tf.distribute.DistributedDataset
             Each iteration is a pass over the data. Under a mirrored strategy each replica takes an
             element per step; a rank whose data are over goes on with empty batches until the
-            others' are, too.
+            others' are, too. In ``fit`` and ``evaluate`` these count for nothing, in any model.
 
         Raises
         ------

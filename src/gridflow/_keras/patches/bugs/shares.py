@@ -73,6 +73,11 @@ class ReplicaPart:
         counted, entries = self._add_up([counted, entries])
         return counted / entries
 
+    def means(self, numbers: Sequence[Any]) -> list[Any]:
+        """Return the means of some numbers over the parts that have rows."""
+        *sums, parts = self._add_up([*numbers, 1.0])
+        return [each / parts for each in sums]
+
 
 @contextmanager
 def of(part: ReplicaPart | None) -> Iterator[None]:

@@ -135,8 +135,10 @@ def _is_plain(grad: Any) -> bool:
 
 
 def _weighted(grad: Any, rows: Any) -> Any:
-    if grad is None or isinstance(grad, tf.IndexedSlices):
-        return _times([(grad, None)], rows)[0][0]
+    if grad is None:
+        return None
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_weighted(grad.values, rows), grad.indices, grad.dense_shape)
     # The mean over no rows may be 0 / 0.
     return tf.math.multiply_no_nan(grad, tf.cast(rows, grad.dtype))
 

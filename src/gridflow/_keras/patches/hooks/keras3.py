@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_order
 from gridflow._keras.patches.bugs.keras3_steps import with_steps
 from gridflow._keras.patches.hooks import (
+    empty_batches,
     fits,
     local_steps,
     own_order,
@@ -103,18 +105,29 @@ def _predict_in_order() -> None:
     wrap(TRAINER, "predict", predict, Layer.BUG)
 
 
+def _variables_of_metrics(model: Any) -> list[Any]:
+    return list(model.metrics_variables)
+
+
 # --- a part of a batch without rows ------------------------------------------------------------
 
 
 def _leave_statistics() -> None:
-    """Keep the moving statistics of a replica without rows in a step: they would be 0 / 0."""
+    """Keep the moving statistics of a replica without rows in a step.
+
+    They would be 0 / 0, or those of a row that only stands for rows. Where replicas have statistics
+    in common, that one isn't counted.
+    """
     layer = keras.layers.BatchNormalization
 
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
-        found = original(self, inputs, mask)
         part = shares.current()
-        if part is None or self.synchronized or inputs.shape[0] is not None:
-            return found
+        if part is None or inputs.shape[0] is not None:
+            return original(self, inputs, mask)
+        if self.synchronized:
+            own = functools.partial(original, self)
+            return empty_batches.moments_of_rows(part, own, inputs, mask)
+        found = original(self, inputs, mask)
         kept = (self.moving_mean, self.moving_variance)
         return tuple(
             tf.where(part.rows > 0, new, tf.cast(old.value, new.dtype))
@@ -131,7 +144,8 @@ HOOKS: Final = (
     Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
     Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
     Hook("what can't be compiled for several replicas is refused", _check_compiling),
-    tensorflow_evaluation.hook(TRAINER, lambda model: list(model.metrics_variables)),
+    tensorflow_evaluation.hook(TRAINER, _variables_of_metrics),
+    empty_batches.keras3_hook(TRAINER, _variables_of_metrics),
     sent.hook(),
     served.keras3_hook(trainer.TFEpochIterator),
     returning.hook(_BASE, "keras"),

@@ -8,6 +8,7 @@ prediction is dropped.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -35,7 +36,12 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     def install() -> None:
         def evaluating(model: Any, once: EvaluationView) -> Any:
             return _knowing_empty_batches(
-                model, once, "test", lambda step: _tested(step, once.row, model, variables_of)
+                model,
+                once,
+                "test",
+                lambda step: without_a_trace(
+                    step, lambda batch: _filled(batch, once.row), model, variables_of
+                ),
             )
 
         @contextlib.contextmanager
@@ -83,11 +89,32 @@ def _filled(batch: Any, row: Any) -> tuple[Any, Any]:
     return filled, is_empty
 
 
-def _tested(
-    step: Callable[[Any], Any], row: Any, model: Any, variables_of: Callable[[Any], list[Any]]
+def without_a_trace(
+    step: Callable[[Any], Any],
+    fill: Callable[[Any], tuple[Any, Any] | None],
+    model: Any,
+    variables_of: Callable[[Any], list[Any]],
 ) -> Callable[[Any], Any]:
-    def test_step(batch: Any) -> Any:
-        filled, is_empty = _filled(batch, row)
+    """Return a step that takes empty batches, of which metrics don't notice.
+
+    Parameters
+    ----------
+    step : callable
+        Keras's, which takes a batch.
+    fill : callable
+        Returns a batch with a row added if it was empty, and whether it was empty; None: the step
+        takes the batch as it is.
+    model
+    variables_of : callable
+        Returns the variables of a model's metrics.
+    """
+
+    @functools.wraps(step)
+    def filled_step(batch: Any) -> Any:
+        found = fill(batch)
+        if found is None:
+            return step(batch)
+        filled, is_empty = found
         before = {id(each): tf.identity(_value(each)) for each in variables_of(model)}
         logs = step(filled)
         for each in variables_of(model):
@@ -97,7 +124,7 @@ def _tested(
             each.assign(tf.where(is_empty, tf.zeros_like(value) if old is None else old, value))
         return logs
 
-    return test_step
+    return filled_step
 
 
 def _predicted(step: Callable[[Any], Any], row: Any) -> Callable[[Any], Any]:

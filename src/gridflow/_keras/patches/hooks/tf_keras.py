@@ -7,9 +7,12 @@ from typing import Any, Final
 import tensorflow as tf
 from tf_keras import callbacks
 from tf_keras.src.engine import data_adapter, training
+from tf_keras.src.layers.normalization import batch_normalization
 
+from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
 from gridflow._keras.patches.hooks import (
+    empty_batches,
     fits,
     local_steps,
     own_order,
@@ -83,12 +86,55 @@ def _check() -> None:
     wrap(data_adapter.DataHandler, "__init__", looked_at, Layer.CHECK)
 
 
+def _variables_of_metrics(model: Any) -> list[Any]:
+    return [each for metric in model.metrics for each in metric.variables]
+
+
+# --- a part of a batch without rows ------------------------------------------------------------
+
+
+def _leave_statistics() -> None:
+    """Keep the moving statistics of a replica without rows: it has one that stands for rows."""
+
+    def assign_new_value(original: Any, self: Any, variable: Any, value: Any) -> Any:
+        part = shares.current()
+        if part is not None:
+            value = tf.where(part.rows > 0, value, tf.cast(variable, value.dtype))
+        return original(self, variable, value)
+
+    def assign_moving_average(
+        original: Any, self: Any, variable: Any, value: Any, momentum: Any, inputs_size: Any
+    ) -> Any:
+        part = shares.current()
+        if self.synchronized:  # those of all replicas, on each of them
+            inputs_size = None
+        elif part is not None:
+            inputs_size = part.rows
+        return original(self, variable, value, momentum, inputs_size)
+
+    def sync_calculate_mean_and_var(
+        original: Any, self: Any, x: Any, reduction_axes: Any, keep_dims: Any, mask: Any = None
+    ) -> Any:
+        part = shares.current()
+        if part is None or x.shape[0] is not None:
+            return original(self, x, reduction_axes, keep_dims, mask=mask)
+
+        def own(x: Any, mask: Any) -> Any:
+            return original(self, x, reduction_axes, keep_dims, mask=mask)
+
+        return empty_batches.moments_of_rows(part, own, x, mask)
+
+    layer = batch_normalization.BatchNormalizationBase
+    wrap(layer, "_assign_new_value", assign_new_value, Layer.BUG)
+    wrap(layer, "_assign_moving_average", assign_moving_average, Layer.BUG)
+    wrap(layer, "_sync_calculate_mean_and_var", sync_calculate_mean_and_var, Layer.BUG)
+
+
 HOOKS: Final = (
     Hook("a fit with steps_per_epoch goes on where the data of a worker end", _go_on),
-    tensorflow_evaluation.hook(
-        training.Model,
-        lambda model: [each for metric in model.metrics for each in metric.variables],
-    ),
+    tensorflow_evaluation.hook(training.Model, _variables_of_metrics),
+    empty_batches.tf_keras_hook(training.Model, data_adapter.DataHandler, _variables_of_metrics),
+    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
     served.tf_keras_hook(data_adapter.DataHandler),
     Hook("what fails in the first step is refused before", _check),
     returning.hook(training.Model, "tf_keras"),
