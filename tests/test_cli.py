@@ -162,15 +162,15 @@ def test_a_template_of_the_users_own_is_rendered(printed, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{{ missing }}", "mine:1: 'missing' is undefined. Give it with --set."),
-        ("\n{{ missing | tojson }}", "mine:2: 'missing' is undefined. Give it with --set."),
+        ("{{ missing }}", "mine:1: 'missing' is undefined. Set it with --set."),
+        ("\n{{ missing | tojson }}", "mine:2: 'missing' is undefined. Set it with --set."),
         ("{{ [missing.inner] | tojson }}", "'missing' is undefined"),
         ("{% if %}", "mine:1: "),
         ("{{ 1 // 0 }}", "mine:1: ZeroDivisionError"),
         ("{{ 'a' + 1 }}", "mine:1: TypeError"),
         ("{{ [1] | map('string') | tojson }}", "tojson takes texts"),
         ("{{ 1 | no_filter }}", "No filter named 'no_filter'"),
-        ("{% include 'other' %}", "there is no template 'other'."),
+        ("{% include 'other' %}", "no such template: 'other'."),
         ("\udcff", "can't decode"),
     ],
 )
@@ -350,7 +350,7 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
         assert printed("cancel", "-t", "marathon", job)[0] == 0
         code, _, err = printed("status", "-t", "marathon", job)
         assert code == Exit.OTHER
-        assert "there is no job 'flights' on the target marathon" in err
+        assert "no job 'flights' on the target marathon" in err
 
 
 def test_marathon_without_an_address_says_which_variable(printed, job, monkeypatch):
@@ -490,7 +490,7 @@ def test_a_job_inside_this_process_is_shown_by_run_alone(printed, job, target):
     for words in (("status",), ("logs",), ("cancel",)):
         code, _, err = printed(*words, "-t", target, job)
         assert code == Exit.USAGE
-        assert "lives in 'gridflow run'" in err
+        assert "runs inside 'gridflow run'" in err
 
 
 def test_spark_is_the_name_in_what_spark_cannot_express(printed, job):

@@ -100,7 +100,7 @@ def test_the_settings_are_printed_for_each_cluster(folder, capsys, monkeypatch):
     assert cli.main([*words, "--json", "--force"]) == 0
     assert json.loads(capsys.readouterr().out)["archive"] == str(place)
     assert cli.main(words) == Exit.USAGE
-    assert "--force overwrites it" in capsys.readouterr().err
+    assert "Overwrite it with --force" in capsys.readouterr().err
 
 
 def test_a_package_that_only_an_import_hook_finds_is_told(folder):

@@ -81,7 +81,7 @@ def test_it_trains_and_writes_its_page(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "336,776 flights; " in done.stdout
     assert "The ledger balances" in done.stdout
-    assert re.search(r"All in all \d+ seconds\.\n$", done.stdout)
+    assert re.search(r"Total time: \d+ seconds\.\n$", done.stdout)
     content = (tmp_path / "gridflow-demo" / "results.html").read_text(encoding="utf-8")
     assert "Keras on two workers" in content
     assert content.count("<svg") == 2  # the loss, and the mean absolute error

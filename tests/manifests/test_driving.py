@@ -112,7 +112,7 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
 def test_a_controller_that_is_not_installed_is_named(server, job, printed):
     code, _, err = printed("run", "-t", "jobset", job)
     assert code == Exit.OTHER
-    assert "the target jobset needs its controller there (JobSet)" in err
+    assert "install the controller that the target jobset needs (JobSet)" in err
 
 
 def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
@@ -148,7 +148,7 @@ def test_a_job_that_somebody_removes_has_not_succeeded(server, job, printed):
     with playing(server, lambda: server.remove(WORKER)):
         code, _, err = printed("run", "-t", "kubernetes", job, "--set", "clean_up=all")
     assert code == Exit.OTHER
-    assert "was removed before its end was seen" in err
+    assert "was removed before its result was known" in err
 
 
 def test_what_stands_beside_a_job_leaves_with_it(server, job, printed):
@@ -225,7 +225,7 @@ def test_the_end_at_a_deadline_is_told_from_others(server, job, printed, reason,
         found, _, err = printed("run", "-t", "kubernetes", job)
     assert found == expected
     assert f"{reason}: Job was active longer than specified deadline" in err
-    assert ("it was not done at its deadline" in err) == (expected == Exit.OVERDUE)
+    assert ("it exceeded its deadline" in err) == (expected == Exit.OVERDUE)
 
 
 def test_one_of_several_jobs_may_be_removed_before_the_others_end(server, job, printed):
@@ -258,8 +258,8 @@ def test_a_server_that_is_away_for_a_while_ends_no_job(server, job, printed):
     with playing(server, play):
         code, out, err = printed("run", "-t", "kubernetes", job)
     assert code == 0, err
-    assert "trying again for 10 minutes" in err
-    assert "kubectl gets through again" in err
+    assert "retrying for 10 minutes" in err
+    assert "kubectl can reach the server again" in err
     assert "epoch 1 done" in out
 
 
@@ -268,7 +268,8 @@ def test_a_server_that_stays_away_leaves_the_job_alone(server, job, printed, mon
     with playing(server, server.away.set):
         code, _, err = printed("run", "-t", "kubernetes", job)
     assert code == Exit.OTHER
-    assert f"the job goes on; 'gridflow logs --follow -t kubernetes {job}' shows it" in err
+    hint = f"gridflow logs --follow -t kubernetes {job}"
+    assert f"the job keeps running; follow it with '{hint}'" in err
 
 
 def test_output_is_whole_though_its_stream_breaks(server, job, printed):
@@ -322,7 +323,7 @@ def test_a_job_that_is_not_there_is_no_empty_one(server, job, printed):
     for call in ("status", "logs"):
         code, out, err = printed(call, "-t", "kubernetes", job)
         assert (code, out) == (Exit.OTHER, "")
-        assert "there is no job 'flights' on the target kubernetes" in err
+        assert "no job 'flights' on the target kubernetes" in err
     printed("run", "-t", "kubernetes", job, "--detach")
     code, out, err = printed("status", "-t", "kubernetes", job)
     assert (code, out) == (0, "")

@@ -127,10 +127,13 @@ def test_an_elastic_worker_knows_only_itself_and_the_servers():
         ({}, "no role found"),
         ({"TF_CONFIG": "{"}, "can't parse"),
         ({"TF_CONFIG": "{}"}, "can't parse"),
-        ({"GRIDFLOW_ROLE": "worker"}, "there is no index"),
+        ({"GRIDFLOW_ROLE": "worker"}, "no index is set"),
         ({"GRIDFLOW_ROLE": "wroker", "GRIDFLOW_INDEX": "0"}, "Did you mean 'worker'"),
         ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "x"}, "a number of at least 0"),
-        ({"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "1"}, "doesn't say where"),
+        (
+            {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "1"},
+            "GRIDFLOW_CLUSTER with their addresses isn't set",
+        ),
         (
             {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "2", "GRIDFLOW_CLUSTER": "{}"},
             "isn't in the cluster",
@@ -232,7 +235,7 @@ def test_the_survivor_of_a_real_synchronous_group_ends_with_a_retryable_code():
 def test_no_command_for_a_chief_is_refused():
     code, out = finished(env={"GRIDFLOW_ROLE": "chief", "GRIDFLOW_INDEX": "0"})
     assert code == 64
-    assert "only ps and workers run standard servers" in out
+    assert "only ps and workers can run standard servers" in out
 
 
 @pytest.mark.slow  # waits between the starts, as the launcher does
@@ -311,7 +314,7 @@ def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
     words = ["--stay", f"--finished-dir={notes}", "--", "sh", "-c", f"echo run >>{runs}"]
     for _ in range(2):  # the second start is Marathon's, after the first task was lost
         process = launch(*words)
-        line = next(text for text in process.stdout if "staying" in text)
+        line = next(text for text in process.stdout if "keeping the container running" in text)
         assert "finished" in line
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
@@ -325,7 +328,7 @@ def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
 def test_a_note_of_a_finished_task_that_cannot_be_read_is_skipped(tmp_path, text):
     (tmp_path / "worker-0.json").write_text(text)
     process = launch("--stay", f"--finished-dir={tmp_path}", "--", "true")
-    assert any("has finished with exit code 0" in line for line in process.stdout)
+    assert any("finished with exit code 0" in line for line in process.stdout)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert json.loads((tmp_path / "worker-0.json").read_text()) == {"code": 0}
@@ -424,7 +427,7 @@ def test_a_chief_that_fails_for_good_ends_all_others(target, policy):
     job = flights(command=["sleep", "300"], args=[], roles=roles, restart_policy=policy)
     codes, outputs = ended(job, target)
     assert codes == {"chief:0": 3, "worker:0": 113, "worker:1": 113, "ps:0": 113}
-    assert "chief:0 has failed for good, with exit code 3" in outputs["ps:0"]
+    assert "chief:0 failed permanently with exit code 3" in outputs["ps:0"]
 
 
 @pytest.mark.parametrize(("before", "final"), [("1", False), ("2", True)])
@@ -449,17 +452,17 @@ def test_a_deadline_ends_a_task_and_its_restarts():
     options = ("--deadline=1", "--restart-policy=on-failure", "--restart-limit=9")
     code, out = finished(*options, "--", "sh", "-c", "sleep 0.2; exit 1")
     assert code == 124
-    assert "not done after 1 s (deadline)" in out
+    assert "exceeded its deadline of 1 s" in out
 
 
 def test_a_deadline_counts_from_the_first_start_of_the_whole_job_where_it_is_known():
     env = {"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0"}
     began = {**env, "GRIDFLOW_BEGAN": str(int(time.time()) - 299)}
     code, out = finished("--deadline=300", "--", "sleep", "60", env=began)
-    assert (code, "not done after 300 s" in out) == (124, True)
+    assert (code, "exceeded its deadline of 300 s" in out) == (124, True)
     late = {**env, "GRIDFLOW_BEGAN": "1234"}
     code, out = finished("--deadline=300", "--", "sleep", "60", env=late)
-    assert (code, "not done after 300 s" in out) == (124, True)
+    assert (code, "exceeded its deadline of 300 s" in out) == (124, True)
     for unknown in ("", str(int(time.time()) + 999)):  # nobody has noted it; clocks differ
         env["GRIDFLOW_BEGAN"] = unknown
         assert finished("--deadline=300", "--", "true", env=env)[0] == 0

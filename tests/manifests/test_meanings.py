@@ -235,7 +235,7 @@ def test_each_task_of_a_tfjob_has_a_limit_of_its_own(tmp_path):
         code, out = finished(
             *words, "--", "sh", "-c", script.replace("GRIDFLOW_INDEX", "HOST"), env=env
         )
-        assert (code, out.count("starting it again")) == (0, 1)
+        assert (code, out.count("restarting it")) == (0, 1)
 
 
 def test_a_program_that_is_killed_for_ever_is_started_as_often_as_the_limit_says():

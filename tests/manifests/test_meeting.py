@@ -160,12 +160,12 @@ def test_a_pod_that_is_lost_near_the_end_is_trained_with_once_more(pods, target,
     group.start("worker:1")
     wait_until((tmp_path / "runs-1").exists)
     lines = iter(group.running["worker:0"].stdout)
-    assert any("staying until worker:1 has, too" in line for line in lines)
+    assert any("waiting for worker:1 to finish" in line for line in lines)
     group.kill("worker:1")
     group.start("worker:1")
     codes, outputs = group.ends()
     assert codes == {"worker:0": 0, "worker:1": 0}, outputs
-    assert "another task was started again" in outputs["worker:0"]
+    assert "another task has restarted" in outputs["worker:0"]
     assert (tmp_path / "runs-0").read_text() == "run\n" * 2
 
 
@@ -189,7 +189,7 @@ def test_an_evaluator_that_ended_early_is_not_waited_for(pods):
     group.start("evaluator:0")
     codes, outputs = group.ends()
     assert codes == {"worker:0": 0, "evaluator:0": 0}
-    assert "did not hear" not in outputs["worker:0"]
+    assert "could not tell" not in outputs["worker:0"]
 
 
 def test_an_evaluator_waits_for_no_names(pods):

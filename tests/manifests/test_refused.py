@@ -35,7 +35,7 @@ DESCRIPTIONS = [
     ("args: {a: b}", "args", "must be a list"),
     ("env: [A=b]", "env", "must be a mapping"),
     ("env: {1A: b}", "env.1A", "not a variable name"),
-    ("env: {A: [b]}", "env.A", "is a text"),
+    ("env: {A: [b]}", "env.A", "must be a string"),
     ("env: {DB_PASSWORD: hunter2}", "env.DB_PASSWORD", "looks like a secret"),
     ("env: {AWS_SECRET_ACCESS_KEY: abc}", "env.AWS_SECRET_ACCESS_KEY", "secrets: {env:"),
     ("args: [--api-key=abc]", "args[0]", "looks like a secret"),
@@ -129,7 +129,7 @@ DESCRIPTIONS = [
     ("overrides: {kubernetes: {Jbo: {}}}", "overrides.kubernetes.Jbo", "Did you mean 'Job'"),
     ("name: flights\nname: again", "", "defined twice"),
     ("env: {A: 'unclosed", "", "is not valid YAML"),
-    ("--- a second document", "", "2 documents"),
+    ("--- a second document", "", "found 2"),
 ]
 
 #: Overrides of the Kubernetes Job that its schema would let pass or that would fail on the server.
@@ -182,8 +182,13 @@ TARGETS = [
     ("jobset", f"name: {'a' * 50}", "completions", "host name has at most 63"),
     ("trainjob", f"name: {'a' * 50}", "metadata.name", "host name has at most 63"),
     ("serving", "serve: {models: [{name: m, path: 's3://m'}]}", "serve.models[0].path", "kserve"),
-    ("kubernetes", "tensorboard: {log_dir: 's3://m'}", "tensorboard.log_dir", "gs:// only"),
-    ("local", "tensorboard: {log_dir: 's3://m'}", "tensorboard.log_dir", "gs:// only"),
+    (
+        "kubernetes",
+        "tensorboard: {log_dir: 's3://m'}",
+        "tensorboard.log_dir",
+        "only files and gs://",
+    ),
+    ("local", "tensorboard: {log_dir: 's3://m'}", "tensorboard.log_dir", "only files and gs://"),
     ("marathon", f"name: {'a' * 60}", "env", "can't exist"),
     ("compose", "gang: {queue: research}", "gang.queue", "compose can't express"),
     ("marathon", "volumes: [{name: d, path: /d, pvc: x}]", "volumes[0].pvc", "marathon can't"),
@@ -193,13 +198,13 @@ TARGETS = [
         "roles.worker.resources.gpu",
         "local can't",
     ),
-    ("serving", "env: {A: b}", "serve", "the target serving needs it"),
+    ("serving", "env: {A: b}", "serve", "required by the target serving"),
     ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "makes scripts"),
     (
         "marathon",
         "overrides: {marathon: {apps: [{id: /flights/worker-0, args: [run]}]}}",
         "apps[0].cmd",
-        "exclude each other",
+        "can't be used together",
     ),
     (
         "marathon",
@@ -209,7 +214,7 @@ TARGETS = [
     ),
     ("swarm", f"name: {'a' * 58}", "name", "more than 63"),
     ("swarm", "node_selector: {a.example/disk: ssd}", "node_selector.a.example/disk", "no '/'"),
-    ("swarm", "secrets: {files: {/etc/tls: tls}}", "secrets.files", "has no keys"),
+    ("swarm", "secrets: {files: {/etc/tls: tls}}", "secrets.files", "without keys"),
     (
         "swarm",
         f"secrets: {{env: {{TOKEN: {{secret: {'a' * 60}, key: token}}}}}}",
@@ -232,7 +237,7 @@ TARGETS = [
         "swarm",
         "overrides: {swarm: {services: {worker: {ports: ['80:80']}}}}",
         "services.worker.deploy.endpoint_mode",
-        "dnsrr can't publish ports",
+        "with dnsrr, ports can only be published",
     ),
     (
         "swarm",
@@ -244,13 +249,13 @@ TARGETS = [
         "swarm",
         "overrides: {swarm: {services: {worker: {hostname: 'w-{{.Task.Index}}'}}}}",
         "services.worker.hostname",
-        "no placeholder {{.Task.Index}}",
+        "unknown placeholder {{.Task.Index}}",
     ),
     (
         "swarm",
         "overrides: {swarm: {services: {worker: {deploy: {placement: {constraints: [disk]}}}}}}",
         "services.worker.deploy.placement.constraints[0]",
-        "no constraint",
+        "invalid constraint",
     ),
     ("swarm", "overrides: {swarm: {version: '2'}}", "version", "must be 3 or 3.N"),
     ("swarm", "overrides: {swarm: {configs: {a: {}}}}", "configs.a", "neither file nor external"),
@@ -369,7 +374,7 @@ LOCATED = {
         "wibble: 1\n",
         "job.yaml:4:1: wibble: unknown key 'wibble'. The fields are",
     ),
-    "a wrong type": ("port: many\n", "job.yaml:4:7: port: is a whole number, got 'many'."),
+    "a wrong type": ("port: many\n", "job.yaml:4:7: port: must be a whole number, got 'many'."),
     "a missing field": ("volumes:\n  - path: /d\n", "job.yaml:5:5: volumes[0].name: is missing."),
     "no YAML": ("env:\n  A: [b\n", "job.yaml:6:1: is not valid YAML: "),
     "a tab": ("env:\n\tA: b\n", "job.yaml:5:1: is not valid YAML: found character '\\t'"),
@@ -392,7 +397,7 @@ LOCATED = {
     ),
     "an override of nothing": (
         "overrides:\n  marathn: {}\n",
-        "job.yaml:5:3: overrides.marathn: there is no target 'marathn'. Did you mean 'marathon'?",
+        "job.yaml:5:3: overrides.marathn: unknown target 'marathn'. Did you mean 'marathon'?",
     ),
 }
 
@@ -509,7 +514,7 @@ def test_validate_reads_standard_input_and_prints_json(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("target", "text", "reason"),
     [
-        ("kubernetes", "", "holds no document"),
+        ("kubernetes", "", "contains no document"),
         ("kubernetes", "just a text", "must be a mapping"),
         ("kubernetes", "kind: Job\n", "apiVersion and kind"),
         ("kubernetes", "kind: Jobb\napiVersion: batch/v1\n", "Did you mean 'Job'"),
@@ -517,7 +522,7 @@ def test_validate_reads_standard_input_and_prints_json(monkeypatch, capsys):
         ("kubernetes", "kind: Job\napiVersion: batch/v1\nspec: text\n", "'text'"),
         ("compose", "version: '2'\nservices: {a: {image: b}}\n", "obsolete"),
         ("compose", "services: {a: {}}\n", "neither image nor build"),
-        ("marathon", '{"id": "/A_b", "apps": []}', "an id has"),
+        ("marathon", '{"id": "/A_b", "apps": []}', "ids contain only"),
         ("marathon", "{", "is not valid YAML"),
     ],
 )

@@ -65,7 +65,7 @@ def test_where_there_are_no_such_tasks_the_way_out_is_named(target):
         ({"worker": Role(), "data": Role(command=["a"])}, "neither command nor args"),
         ({"worker": Role(), "data": Role(args=["a"])}, "neither command nor args"),
         ({"worker": Role(), "data": Role(), "dispatcher": Role(2)}, "at most one dispatcher"),
-        ({"ps": Role(), "data": Role()}, "roles data and dispatcher alone"),
+        ({"ps": Role(), "data": Role()}, "only the roles data and dispatcher"),
     ],
 )
 def test_what_is_no_data_service_is_refused(roles, words):

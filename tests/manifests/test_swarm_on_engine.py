@@ -152,7 +152,7 @@ def test_a_chief_that_fails_for_good_ends_the_stack(run):
     code, out, err = run("exec sleep 300", roles=roles, restart_policy="never")
     assert code == Exit.PROGRAM, out + err
     assert "flights_chief.1 failed with exit code 3" in err
-    assert err.count("was ended, as another task had failed, with exit code 113") == 3
+    assert err.count("was stopped because another task failed, with exit code 113") == 3
 
 
 def test_a_task_that_no_node_takes_is_shown_and_given_up(run):

@@ -1,7 +1,7 @@
 """Flight delays on a real Spark cluster: ``python -m gridflow.demo``.
 
-Starts a standalone cluster of two workers on this machine, prepares 336,776 flights with Spark SQL,
-trains a Keras model on both workers, compares it with two baselines on flights it never saw, and
+Starts a standalone cluster with two workers on this machine, prepares 336,776 flights with Spark
+SQL, trains a Keras model on both workers, compares it with two baselines on unseen flights, and
 writes a page of results.
 """
 
@@ -36,10 +36,10 @@ _OURS: Final = "Keras on two workers"
 
 
 def main() -> None:
-    """Run the whole story."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(
         prog="python -m gridflow.demo",
-        description="Train a Keras model of 336,776 flights on a Spark cluster of this machine.",
+        description="Train a Keras model of 336,776 flights on a local Spark cluster.",
     )
     parser.add_argument(
         "--output",
@@ -66,7 +66,7 @@ def main() -> None:
                 spark.stop()
     except GridflowError as error:
         sys.exit(f"\n{error}")
-    _say(f"{results}\n\nAll in all {time.monotonic() - began:.0f} seconds.")
+    _say(f"{results}\n\nTotal time: {time.monotonic() - began:.0f} seconds.")
 
 
 def _refuse_what_is_missing() -> None:
@@ -77,17 +77,18 @@ def _refuse_what_is_missing() -> None:
             "pip install 'gridflow[spark,tensorflow-cpu,demo]'"
         )
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        sys.exit("the demo starts Spark, which needs Java 17 or later: there is no 'java' here.")
+        sys.exit("the demo starts Spark, which needs Java 17 or later: no 'java' found.")
 
 
 def _tell(spark: SparkSession, output: Path) -> str:
-    """Prepare, train, compare; return what is printed at the end."""
+    """Prepare, train and compare; return the text to print at the end."""
     _step("Reading and joining the CSV files with Spark SQL")
     count = flights.load(spark, output / "data")
     train_rows, validation_rows, test_rows = flights.prepare(spark)
     sizes = [frame.count() for frame in (train_rows, validation_rows, test_rows)]
     _say(
-        f"{count:,} flights; {sizes[0]:,} to train on, {sizes[1]:,} to validate, {sizes[2]:,} held"
+        f"{count:,} flights; {sizes[0]:,} for training, {sizes[1]:,} for validation, "
+        f"{sizes[2]:,} for testing"
     )
 
     _step("Training a Keras model on two workers (MultiWorkerMirroredStrategy)")
@@ -103,7 +104,7 @@ def _tell(spark: SparkSession, output: Path) -> str:
     _say("\n".join(wrong) or "The ledger balances: every row is accounted for on every rank.")
     saved = result.model.save(output / "flights.keras")
 
-    _step("Predicting the flights held back, as a column of a DataFrame")
+    _step("Predicting the test flights, as a column of a DataFrame")
     predict = result.model.predict_udf()
     predictions = test_rows.withColumn("predicted", predict(*_input_columns(result.model)))
     predictions = predictions.select("carrier", "origin", "dest", "arr_delay", "predicted").cache()
@@ -117,9 +118,9 @@ def _tell(spark: SparkSession, output: Path) -> str:
     }
     best = min(scores, key=lambda name: scores[name][0])
     if best != _OURS:
-        raise SystemExit(f"{_table(scores)}\nThe model lost against {best}.")
+        raise SystemExit(f"{_table(scores)}\nThe model is worse than {best}.")
     facts = {
-        "Rows": f"{sizes[0]:,} to train on, {sizes[1]:,} to validate, {sizes[2]:,} held back",
+        "Rows": f"{sizes[0]:,} for training, {sizes[1]:,} for validation, {sizes[2]:,} for testing",
         "Cluster": f"Spark {spark.version}, two executors on this machine",
         "Account of the rows": " ".join(wrong) or "balanced: each row is accounted for",
     }
@@ -143,8 +144,8 @@ def _has_board() -> bool:
 
 
 def _facts_about(rows: DataFrame) -> tuple[dict[str, list[str]], dict[str, tuple[float, float]]]:
-    """Return the names in each text column, and mean and deviation of each number."""
-    from pyspark.sql import functions as F  # noqa: N812 (everybody's name for it)
+    """Return each text column's values, and each number's mean and standard deviation."""
+    from pyspark.sql import functions as F  # noqa: N812 (the usual name)
 
     numbers = [
         f(name).alias(f"{f.__name__}_{name}")
@@ -161,13 +162,13 @@ def _facts_about(rows: DataFrame) -> tuple[dict[str, list[str]], dict[str, tuple
 
 
 def _only(rows: DataFrame) -> Any:
-    """Return the one row of an aggregate."""
+    """Return an aggregate's single row."""
     (row,) = rows.collect()
     return row
 
 
 def _input_columns(model: TrainedModel) -> list[Any]:
-    """Return a column for each input of the model, in its order."""
+    """Return a column for each of the model's inputs, in order."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return [F.array(*flights.NUMBERS) if name == "numbers" else name for name in model.inputs]
@@ -182,7 +183,7 @@ def _score(predictions: DataFrame, column: str) -> Score:
 
 
 def _score_of_mean(train_rows: DataFrame, test_rows: DataFrame) -> Score:
-    """Predict the same for all."""
+    """Predict the mean for all flights."""
     from pyspark.sql import functions as F  # noqa: N812
 
     mean = _only(train_rows.agg(F.mean(flights.LABEL)))[0]
@@ -190,7 +191,7 @@ def _score_of_mean(train_rows: DataFrame, test_rows: DataFrame) -> Score:
 
 
 def _score_of_linear(train_rows: DataFrame, test_rows: DataFrame) -> Score:
-    """Fit a linear model of the same columns, the names one-hot encoded."""
+    """Fit a linear model on the same columns, with one-hot encoded names."""
     from pyspark.ml import Pipeline
     from pyspark.ml.feature import OneHotEncoder, StringIndexer, VectorAssembler
     from pyspark.ml.regression import LinearRegression
@@ -207,7 +208,7 @@ def _score_of_linear(train_rows: DataFrame, test_rows: DataFrame) -> Score:
 
 
 def _table(scores: dict[str, Score]) -> str:
-    """Return the scores as lines to print."""
+    """Return the scores as a text table."""
     lines = [
         "                                root mean square error    mean absolute error",
         "-" * 79,
@@ -220,7 +221,7 @@ def _table(scores: dict[str, Score]) -> str:
 
 
 def _step(title: str) -> None:
-    """Say what comes next."""
+    """Print the title of the next step."""
     _say(f"\n== {title}")
 
 
@@ -231,5 +232,5 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     if sys.path[0] in {"", str(Path.cwd())}:
-        del sys.path[0]  # its modules aren't the demo's, and would be sent to the tasks
+        del sys.path[0]  # modules of the current folder would otherwise be sent to the tasks
     main()

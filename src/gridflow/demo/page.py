@@ -1,4 +1,4 @@
-"""The demo's page of results: one HTML file that needs nothing else. Pure."""
+"""The demo's page of results: a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def page(
     ledger : Ledger
     columns : sequence of str
     sample : sequence of rows
-        Flights with their predictions, by those columns.
+        Flights with their predictions, in the order of `columns`.
     """
     parts = [
         "<h1>Arrival delays of flights from New York</h1>",
-        "<p>A Keras model that gridflow trained on two workers of a Spark cluster.</p>",
+        "<p>A Keras model, trained with gridflow on two workers of a Spark cluster.</p>",
         markup.facts(facts),
-        "<h2>Errors on flights held back</h2>",
+        "<h2>Errors on test flights</h2>",
         _bars({name: rmse for name, (rmse, _) in scores.items()}, "root mean square error"),
         _bars({name: mae for name, (_, mae) in scores.items()}, "mean absolute error"),
         "<h2>Training</h2>",

@@ -19,15 +19,15 @@ _BATCH_SIZE: Final = 512
 
 
 def build_model(keras: Any, vocabularies: Vocabularies, statistics: Statistics) -> Any:
-    """Return a model of the numbers and of embedded names, that adds to the departure's delay.
+    """Return a model that predicts the arrival delay from numbers and embedded names.
 
     Parameters
     ----------
     keras : module
     vocabularies : dict
-        The names that each text column has.
+        The values of each text column.
     statistics : dict
-        Mean and deviation of each number.
+        Mean and standard deviation of each number.
     """
     inputs = {name: keras.Input((), dtype="string", name=name) for name in TEXTS}
     inputs["numbers"] = keras.Input((len(NUMBERS),), name="numbers")

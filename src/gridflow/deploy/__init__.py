@@ -1,4 +1,4 @@
-"""One job, many targets: for Docker, Compose, Swarm, Kubernetes, Kubeflow, Marathon and Spark.
+"""One job, many targets: Docker, Compose, Swarm, Kubernetes, Kubeflow, Marathon and Spark.
 
 A `Job` has the same fields as ``job.yaml``; `render` turns it into a target's documents.
 
@@ -17,7 +17,7 @@ Examples
 ['service-flights.yaml', 'job-flights-worker.yaml']
 """
 
-# The names are loaded when they are first used: what runs in containers (`inside`) needs no YAML.
+# Names are loaded on first use, because the code that runs in containers (`inside`) needs no YAML.
 
 from __future__ import annotations
 

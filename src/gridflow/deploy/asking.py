@@ -1,4 +1,4 @@
-"""A short job.yaml from the answers to a few questions: ``gridflow init`` in a terminal."""
+"""Makes a short job.yaml from answers to a few questions: ``gridflow init`` in a terminal."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _always(answers: Answers) -> bool:
 
 @dataclass(frozen=True)
 class Question:
-    """One question.
+    """A question.
 
     Attributes
     ----------
     name : str
-        Of the option that answers it.
+        Name of the option with the answer.
     text : str
     default : str
-        May contain the answers to earlier ones, like ``{name}``.
+        May refer to earlier answers, such as ``{name}``.
     is_asked : callable
-        Whether it makes sense after the earlier answers.
+        Whether the question applies, given the earlier answers.
     """
 
     name: str
@@ -85,19 +85,19 @@ QUESTIONS: Final = (
 
 
 def answered(given: Answers) -> dict[str, str]:
-    """Return an answer to each question that makes sense: given, asked for, or the default.
+    """Return an answer to each applicable question: given, asked for, or the default.
 
-    Questions are asked on standard error if both that and standard input are terminals.
+    Questions are printed to standard error if both standard error and standard input are terminals.
 
     Parameters
     ----------
     given : mapping of str to str
-        The answers that options gave.
+        Answers from options.
 
     Raises
     ------
     InvalidArgument
-        An answer that was given can't be used, or the input has ended.
+        If a given answer is invalid, or the input has ended.
     """
     asks = can_ask()
     answers: dict[str, str] = {}
@@ -118,17 +118,17 @@ def answered(given: Answers) -> dict[str, str]:
 
 
 def can_ask() -> bool:
-    """Return whether somebody is there to answer."""
+    """Return whether a user can answer questions."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask(text: str, default: str, check: Callable[[str], str]) -> str:
-    """Ask until an answer has no problem; Enter is the default.
+    """Ask until the answer is valid; Enter selects the default.
 
     Raises
     ------
     InvalidArgument
-        The input has ended.
+        If the input has ended.
     """
     while True:
         sys.stderr.write(f"{text} {paint(f'[{default}]', 'dim', sys.stderr)}: ")
@@ -149,7 +149,7 @@ def _problem_of(earlier: Answers, name: str, answer: str) -> str:
 
 
 def problem(answers: Answers, name: str) -> str:
-    """Return why the latest answer can't be used; empty if it can."""
+    """Return why the latest answer is invalid; empty if it is valid."""
     if name == "target" and answers[name] not in TRAINING_TARGETS:
         hint = did_you_mean(answers[name], TRAINING_TARGETS)
         return (
@@ -165,7 +165,7 @@ def problem(answers: Answers, name: str) -> str:
         return f"parameter servers need the backend {_DEFAULT_BACKEND}."
     try:
         job = parse_job(text_of(answers))
-    except (JobError, ValueError) as error:  # shlex raises the other one
+    except (JobError, ValueError) as error:  # shlex raises ValueError
         return error.problems[0].reason if isinstance(error, JobError) else f"{error}."
     target = answers["target"]
     lost = cannot(job, target) if target in DRIVEN else inexpressible(job, get_target(target))
@@ -173,7 +173,7 @@ def problem(answers: Answers, name: str) -> str:
 
 
 def text_of(answers: Answers) -> str:
-    """Return the job.yaml for some answers."""
+    """Return the job.yaml for the answers."""
     tree: dict[str, Any] = {"name": answers.get("name", "train")}
     if "image" in answers:
         tree["image"] = answers["image"]
@@ -188,7 +188,7 @@ def text_of(answers: Answers) -> str:
         worker["resources"] = {"gpu": gpus}
     tree["roles"] = {WORKER: worker}
     if servers := int(answers.get("ps", "0")):
-        # The chief runs the program; workers are servers, too, as ParameterServerStrategy has it.
+        # The chief runs the program; workers are servers, too, as ParameterServerStrategy needs.
         worker["command"] = []
         tree["roles"] = {CHIEF: {"replicas": 1}, WORKER: worker, PS: {"replicas": servers}}
     tree |= {"volumes": volumes} if volumes else {}
@@ -203,7 +203,7 @@ def next_step(target: str, path: str) -> str:
 
 
 def _data(answers: Answers, env: dict[str, str]) -> list[dict[str, str]]:
-    """Tell the program where its data is, and return the volume that holds it."""
+    """Set the variable with the data's location, and return the volume that contains it."""
     data = answers.get("data", _NONE)
     if data == _NONE:
         return []

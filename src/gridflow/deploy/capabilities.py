@@ -1,4 +1,4 @@
-"""What of the description a job makes use of, in words that a target can refuse."""
+"""The features of the job description, and which of them a job uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.description.description import Job
 
-#: Every feature, in the order of the description, with what it is.
+#: Every feature with a short description, in the order of the job description.
 FEATURES: Final = {
     "namespace": "a namespace",
     "image": "the container image",
     "command": "the program and its arguments",
-    "env": "variables",
+    "env": "environment variables",
     "roles.chief": "a chief",
     "roles.worker": "workers",
     "roles.ps": "parameter servers",
@@ -26,60 +26,60 @@ FEATURES: Final = {
     "roles.dispatcher": "the dispatcher of a data service",
     "roles.data": "data workers",
     "roles.command": "a role's own program",
-    "roles.env": "a role's own variables",
-    "resources.cpu": "cores",
+    "roles.env": "a role's own environment variables",
+    "resources.cpu": "CPU cores",
     "resources.memory": "memory",
     "resources.gpu": "GPUs",
-    "resources.gpu_type": "the GPU product",
-    "resources.gpu_resource": "other GPUs than NVIDIA's",
+    "resources.gpu_type": "the GPU model",
+    "resources.gpu_resource": "GPUs from other vendors than NVIDIA",
     "port": "TensorFlow's port",
     "classic_flags": "--job_name --task_index --ps_hosts --worker_hosts",
     "restart_policy=on-failure": "restart after any failure",
-    "restart_policy=exit-code": "restart after exits of 128 and above only",
+    "restart_policy=exit-code": "restart only after exit codes of 128 and above",
     "restart_policy=never": "no restart",
-    "restart_limit": "the number of restarts",
+    "restart_limit": "the maximum number of restarts",
     "start_timeout": "seconds that tasks wait for their peers",
-    "deadline": "seconds that the job may run",
-    "time_to_live": "seconds that a finished job is kept",
+    "deadline": "maximum run time of the job, in seconds",
+    "time_to_live": "seconds to keep a finished job",
     "clean_up=none": "keep all tasks at the end",
-    "clean_up=running": "end those that still run",
+    "clean_up=running": "stop running tasks at the end",
     "clean_up=all": "remove all tasks at the end",
-    "gang.scheduler=kueue": "admission of the whole by Kueue",
+    "gang.scheduler=kueue": "admission as a whole by Kueue",
     "gang.scheduler=volcano": "gang scheduling by Volcano",
     "gang.queue": "the queue",
-    "gang.minimum": "tasks that are enough to start",
+    "gang.minimum": "the minimum number of tasks to start with",
     "volumes.pvc": "persistent volume claims",
     "volumes.empty": "scratch directories",
-    "volumes.host": "directories of the host",
+    "volumes.host": "host directories",
     "volumes.secret": "secrets as directories",
     "volumes.config": "configuration as directories",
     "shared_memory": "the size of /dev/shm",
-    "secrets.env": "secrets as variables",
+    "secrets.env": "secrets as environment variables",
     "secrets.files": "secrets as files",
-    "secrets.image_pull": "credentials of the registry",
+    "secrets.image_pull": "credentials for the image registry",
     "credentials.gcs": "a Google service account",
     "credentials.s3": "keys for S3",
-    "node_selector": "which nodes",
-    "tolerations": "taints that are borne",
-    "affinity": "which nodes, and beside whom",
+    "node_selector": "which nodes to use",
+    "tolerations": "tolerated taints",
+    "affinity": "affinity to nodes and other pods",
     "priority_class": "the pods' priority",
     "service_account": "the pods' service account",
     "run_as_user": "the containers' user",
     "labels": "labels",
     "annotations": "annotations",
-    "tensorboard": "TensorBoard beside the job",
+    "tensorboard": "TensorBoard for the job",
     "serve.models": "models to serve",
-    "serve.versions": "chosen versions and labels of a model",
-    "serve.batching": "batching of requests",
+    "serve.versions": "selected versions and labels of a model",
+    "serve.batching": "request batching",
     "serve.monitoring": "Prometheus metrics",
-    "serve.replicas": "servers",
+    "serve.replicas": "the number of servers",
     "notebook": "a notebook server",
-    "spark": "the Spark side",
-    "marathon": "the Marathon side",
-    "overrides": "trees merged into the documents",
+    "spark": "the Spark section",
+    "marathon": "the Marathon section",
+    "overrides": "changes merged into the documents",
 }
 
-#: The sections that only the targets named render; every other target leaves them alone.
+#: Sections that only the named targets render; all other targets ignore them.
 SIDES: Final = {
     "serve": "serving, kserve",
     "notebook": "notebook",
@@ -90,14 +90,14 @@ SIDES: Final = {
 
 @dataclass(frozen=True)
 class Use:
-    """A feature in use, and where in the description."""
+    """A feature in use, and its path in the description."""
 
     feature: str
     path: str
 
 
 def uses(job: Job) -> Iterator[Use]:
-    """Yield the features that a job makes use of, in the order of the description."""
+    """Yield the features that a job uses, in the order of the description."""
     return (Use(feature, path) for feature, path in _found(job))
 
 

@@ -1,4 +1,4 @@
-"""The subcommands that make and check documents. Standard output has documents only."""
+"""The subcommands that make and check documents. Only documents go to standard output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def described(arguments: argparse.Namespace) -> Iterator[Job]:
-    """Yield the job of the arguments; problems found inside get line and column of its file."""
+    """Yield the arguments' job; problems found inside get their line and column in its file."""
     job, places = load_with_places(arguments.job, arguments.assignments)
     with places.named():
         yield job
@@ -48,7 +48,7 @@ def described(arguments: argparse.Namespace) -> Iterator[Job]:
 def rendered(
     arguments: argparse.Namespace, change: Callable[[Job], Job] | None = None
 ) -> tuple[Job, Rendering]:
-    """Return the job that the arguments name, changed, and its documents; print warnings."""
+    """Return the arguments' job, after `change`, and its documents; print warnings."""
     job, places = load_with_places(arguments.job, arguments.assignments)
     job = change(job) if change else job
     with places.named():
@@ -71,7 +71,7 @@ def targets(arguments: argparse.Namespace) -> int:
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Print a job.yaml, or write it to a new file: annotated, or from answers to questions."""
+    """Print or write a job.yaml: an annotated template, or made from answers to questions."""
     file: str | None = arguments.file
     if file is not None and (reason := _exists(file)):
         raise JobError([Problem("", reason, file)])
@@ -99,7 +99,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def _exists(file: str) -> str:
-    """Return why a new file can't have this name; empty if it can."""
+    """Return why a new file can't be created; empty if it can."""
     if not os.path.lexists(file):
         return ""
     error = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
@@ -123,7 +123,7 @@ def render_job(arguments: argparse.Namespace) -> int:
 
 
 def validate_file(arguments: argparse.Namespace) -> int:
-    """Check documents; 1 if anything is wrong."""
+    """Check documents; return 1 if there are problems."""
     if arguments.file == "-":
         text, source = sys.stdin.read(), "<stdin>"
     else:
@@ -146,7 +146,7 @@ def validate_file(arguments: argparse.Namespace) -> int:
 
 
 def explain_target(arguments: argparse.Namespace) -> int:
-    """Print what a target does with each feature of the description."""
+    """Print how a target handles each feature of the description."""
     rows = explain(arguments.target)
     if arguments.json:
         sys.stdout.write(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n")
@@ -167,7 +167,7 @@ def explain_target(arguments: argparse.Namespace) -> int:
 
 
 def render_template(arguments: argparse.Namespace) -> int:
-    """Print a user's own Jinja2 file, rendered: an unknown variable is an error."""
+    """Print a rendered Jinja2 template of the user's; unknown variables are an error."""
     import jinja2
 
     root = Node({}, "--set")
@@ -179,19 +179,19 @@ def render_template(arguments: argparse.Namespace) -> int:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    # Jinja2's own filter escapes for HTML, which changes what a YAML or JSON parser reads.
+    # Jinja2's own filter escapes for HTML, which YAML and JSON parsers would read differently.
     environment.filters["tojson"] = _tojson
     try:
         text = environment.get_template(path.name).render(plain_value(root))
     except jinja2.TemplateNotFound as error:
-        raise JobError([Problem("", f"there is no template {error.name!r}.", str(path))]) from error
+        raise JobError([Problem("", f"no such template: {error.name!r}.", str(path))]) from error
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         raise JobError([Problem("", f"{error.message}.", where)]) from error
     except jinja2.UndefinedError as error:
-        reason = f"{error.message}. Give it with --set."
+        reason = f"{error.message}. Set it with --set."
         raise JobError([Problem("", reason, _place(error, path))]) from error
-    # An expression of a template can raise what Python's own operators do.
+    # Expressions in a template can raise any error of Python's operators.
     except (
         jinja2.TemplateError,
         ArithmeticError,
@@ -206,7 +206,7 @@ def render_template(arguments: argparse.Namespace) -> int:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the template's line that an error comes from, as far as it is known."""
+    """Return the template's line that caused an error, if it is known."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     return f"{path}:{lines[-1]}" if lines else str(path)
@@ -221,4 +221,4 @@ def _no_json(value: Any) -> str:
 
     if isinstance(value, jinja2.Undefined):
         return str(value)  # which raises, and names the variable
-    raise TypeError(f"tojson takes texts, numbers, lists and mappings, got {value!r}")
+    raise TypeError(f"tojson takes strings, numbers, lists and mappings, got {value!r}")

@@ -1,4 +1,4 @@
-"""A job as `gridflow.TensorflowDistributor` takes it: here alone both descriptions meet."""
+"""Translates a job into options of `gridflow.TensorflowDistributor`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from gridflow._coordinator.policies import RestartPolicy
     from gridflow.deploy.description.description import Job
 
-#: Where ``gridflow run`` is the driver, and whose documents come nearest to it.
+#: Targets for which ``gridflow run`` is the driver, with the most similar rendering target.
 DRIVEN: Final = {"local": "local", "spark": "spark-submit-standalone"}
-#: What those documents can't say, but the distributor can.
+#: Features that those documents can't express, but the distributor can.
 _DISTRIBUTOR_CAN: Final = frozenset({"resources.gpu"})
 
 
 def cannot(job: Job, target: str) -> list[Problem]:
-    """Return the fields in use that ``gridflow run`` on a target can't follow, with the reason."""
+    """Return the fields in use that ``gridflow run`` can't apply on a target, with the reason."""
     nearest = get_target(DRIVEN[target])
     reasons = {key: why for key, why in nearest.cannot.items() if key not in _DISTRIBUTOR_CAN}
     return inexpressible(job, dataclasses.replace(nearest, name=target, cannot=reasons))
 
 
 def distributor_options(job: Job) -> dict[str, Any]:
-    """Return the parameters of `gridflow.TensorflowDistributor` that a job comes down to.
+    """Return the parameters of `gridflow.TensorflowDistributor` for a job.
 
-    Its program is ``job.command_of(job.main_role)``.
+    The program to run is ``job.command_of(job.main_role)``.
 
     Raises
     ------
     JobError
-        For GPUs of roles that never get any.
+        If a role that never gets GPUs requests some.
     """
     refused = [
         Problem(f"roles.{name}.resources.gpu", f"a task of role {name!r} never gets a GPU here.")
@@ -66,11 +66,11 @@ def distributor_options(job: Job) -> dict[str, Any]:
         "programs": Programs(classic_flags=job.classic_flags),
         "restarts": Restarts(
             policy=_restart_policy(job),
-            # What may not be started again isn't, for whatever reason.
+            # A job without restarts isn't restarted after preemptions either.
             max_preemptions=None if _may_restart(job) else 0,
         ),
         "start_timeout": job.start_timeout,
-        # A program's steps are not seen, and it imports what it likes.
+        # gridflow can't see the steps of an external program, nor preload its imports.
         "deadlines": Deadlines(step=None, run=job.deadline),
         "launch_options": LaunchOptions(warm_seconds=0),
         "progress": False,

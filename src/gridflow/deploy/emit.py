@@ -1,7 +1,7 @@
-"""Documents as text: YAML that every parser reads back as the same values, and JSON.
+"""Writes documents as JSON, or as YAML that all parsers read in the same way.
 
-Parsers disagree about plain scalars (``yes``, ``0o7``, ``1e3``, ``12:30``): a text is written plain
-only where none of them could take it for anything else.
+Parsers disagree about plain scalars (``yes``, ``0o7``, ``1e3``, ``12:30``), so a string is only
+written without quotes if no parser can take it for anything else.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LAST_OF_BMP: Final = 0xFFFF
 
 
 def to_yaml(documents: list[Any]) -> str:
-    """Return documents as one YAML stream, the same bytes for the same values."""
+    """Return documents as one YAML stream; equal values give identical bytes."""
     return "---\n".join("".join(_block(document, 0)) for document in documents)
 
 
 def to_json(document: Any) -> str:
     """Return a document as indented JSON."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    # YAML is no more a superset of JSON for these.
+    # For these characters, YAML isn't a superset of JSON.
     return _NO_YAML.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
@@ -77,7 +77,7 @@ def _inline(value: Any, depth: int) -> str:
 
 
 def scalar(value: Any) -> str:
-    """Return one YAML scalar on one line."""
+    """Return a YAML scalar on one line."""
     if value is None:
         return "null"
     if isinstance(value, bool):

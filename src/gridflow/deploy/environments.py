@@ -1,9 +1,9 @@
-"""``gridflow env pack``: a virtual environment as an archive that Spark unpacks on any host.
+"""``gridflow env pack``: packs a virtual environment so that Spark can unpack it on any host.
 
-venv-pack leaves the interpreter out, so that each host needs the same one at the same path, and
-refuses packages that are installed from a clone. Here both are in the archive: it holds the
-interpreter with its standard library, and the environment's packages as if installed into it. So it
-needs no ``pyvenv.cfg``, and knows no path of the host that it was made on.
+venv-pack leaves out the interpreter, so each host needs the same one at the same path, and it
+rejects packages installed from a clone. This archive includes both: the interpreter with its
+standard library, and the environment's packages as if they were installed into it. So it needs no
+``pyvenv.cfg`` and contains no path of the host it was made on.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-#: The folder into which Spark unpacks the archive, in the working directory of each executor.
+#: The folder in each executor's working directory into which Spark unpacks the archive.
 FOLDER: Final = "environment"
-#: Folders of the standard library that nobody needs on a cluster.
+#: Parts of the standard library that aren't needed on a cluster.
 _LEFT_OUT: Final = re.compile(r"(test|idlelib|turtledemo|ensurepip|config-.*|site-packages)$")
-#: What each executor needs of gridflow's packages, whatever it trains with.
+#: Packages that each executor needs, with any backend.
 _NEEDED: Final = ("gridflow", "pyarrow", "cloudpickle")
 _BACKENDS: Final = ("tensorflow", "jax", "torch")
 _SHEBANG: Final = re.compile(rb"#!([^\n]*/)?(python[\d.]*)([^\n]*)\n")
-#: How setuptools installs a package from a clone whose folder holds more than it.
+#: Import hooks with which setuptools installs a package from some clones.
 _HOOKS: Final = "__editable___*_finder.py"
 _LEVEL: Final = 4
 _FACTS: Final = """
@@ -55,7 +55,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Facts:
-    """What a virtual environment's Python says of itself."""
+    """Properties of a virtual environment, reported by its Python."""
 
     prefix: str
     base: str
@@ -70,12 +70,12 @@ class Facts:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Pack an environment, and print the settings that use it: ``gridflow env pack``."""
+    """Pack an environment, and print the settings to use it: ``gridflow env pack``."""
     facts = look_at(Path(arguments.prefix or sys.prefix))
     output = Path(arguments.output)
     if output.exists() and not arguments.force:
         raise InvalidArgument(
-            f"{output} already exists; --force overwrites it, -o names another file."
+            f"{output} already exists. Overwrite it with --force, or name another file with -o."
         )
     for line in lacks(facts):
         sys.stderr.write(f"warning: {line}\n")
@@ -93,12 +93,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def look_at(prefix: Path) -> Facts:
-    """Return what an environment's own Python says.
+    """Return an environment's properties, as its own Python reports them.
 
     Raises
     ------
     InvalidArgument
-        There is none, or it isn't a virtual environment's.
+        If `prefix` isn't a virtual environment.
     """
     python = prefix / "bin" / "python"
     code = _FACTS % ([*_NEEDED, *_BACKENDS],)
@@ -111,37 +111,36 @@ def look_at(prefix: Path) -> Facts:
     facts = Facts(**json.loads(done.stdout))
     if facts.prefix == facts.base:
         raise InvalidArgument(
-            f"{prefix} is not a virtual environment, but a full Python installation: create one "
-            "with 'uv venv' or "
-            "'python -m venv'. For a conda environment there is conda-pack."
+            f"{prefix} is a full Python installation, not a virtual environment. Create one with "
+            "'uv venv' or 'python -m venv'; for a conda environment, use conda-pack."
         )
     return facts
 
 
 def lacks(facts: Facts) -> list[str]:
-    """Return what executors will miss in an environment, or in its archive."""
+    """Return warnings about packages that executors will miss in the archive."""
     missing = [name for name in _NEEDED if name not in facts.there]
     if not set(_BACKENDS).intersection(facts.there):
         missing.append("tensorflow (or jax, torch)")
     found = [f"{facts.prefix} has no {name}, which the executors need" for name in missing]
     hooks = {hook.name for folder in facts.packages for hook in Path(folder).glob(_HOOKS)}
     return found + [
-        f"{hook}: a package installed from a clone, by an import hook, is left behind; install it "
-        "plainly (pip install .)"
+        f"{hook}: a package installed from a clone with an import hook can't be packed; install "
+        "it without -e (pip install .)"
         for hook in sorted(hooks)
     ]
 
 
 def pack(facts: Facts, output: Path) -> None:
-    """Write the archive; it is there whole or not at all.
+    """Write the archive, either completely or not at all.
 
     Raises
     ------
     InvalidArgument
-        It can't be written there, or isn't named ``.tar.gz``.
+        If it can't be written there, or its name doesn't end in ``.tar.gz`` or ``.tgz``.
     """
     if not output.name.endswith((".tar.gz", ".tgz")):
-        raise InvalidArgument(f"Spark unpacks the archive by its name, .tar.gz; got {output}.")
+        raise InvalidArgument(f"the archive's name must end in .tar.gz or .tgz; got {output}.")
     new = output.with_name(f".{output.name}.new")
     try:
         with tarfile.open(new, "w:gz", compresslevel=_LEVEL) as archive:
@@ -154,7 +153,7 @@ def pack(facts: Facts, output: Path) -> None:
 
 
 class _Packer:
-    """Fills an archive."""
+    """Adds an environment's files to an archive."""
 
     def __init__(self, facts: Facts, archive: tarfile.TarFile) -> None:
         self._facts, self._archive = facts, archive
@@ -165,7 +164,7 @@ class _Packer:
         prefix, base = Path(facts.prefix), Path(facts.base)
         self._add_interpreter()
         for folder in map(Path, facts.packages):
-            for other in _elsewhere(folder, prefix):  # what is installed from a clone
+            for other in _elsewhere(folder, prefix):  # packages installed from a clone
                 self._add_tree(other, folder.relative_to(prefix), skip=_is_hidden)
         for place in sorted(prefix.iterdir()):
             if place.name not in {"pyvenv.cfg", "bin", ".lock", ".gitignore"}:
@@ -183,7 +182,7 @@ class _Packer:
         else:
             for library in sorted(Path(facts.shared_folder).glob(f"{facts.shared}*")):
                 self._add(library.resolve(), Path("lib", library.name))
-            # It was told at its making where its library lies: on the host where it was made.
+            # The path of its shared library was set when it was built, and differs on other hosts.
             self._write("bin/python", _WRAPPER.format(name=name).encode(), 0o755)
         self._link("bin/python3", "python")
 
@@ -220,7 +219,7 @@ class _Packer:
                     self._add(Path(folder, name), here / name)
 
     def _add(self, source: Path, target: Path) -> None:
-        """Add a file or link; one that is there already goes before."""
+        """Add a file or link, unless the archive already has one of that name."""
         name = target.as_posix()
         if name in self._there:
             return
@@ -241,7 +240,7 @@ class _Packer:
         self._archive.addfile(info, io.BytesIO(content))
 
 
-#: What is a script of the shell's, and one of Python's.
+#: The head of a script that both a shell and Python can run.
 _HEAD: Final = b"""#!/bin/sh
 '''exec' "$(dirname "$(readlink -f "$0")")/python" "$0" "$@"
 '''
@@ -266,7 +265,7 @@ def _outside_paths(prefix: Path) -> Any:
 
 
 def _elsewhere(packages: Path, prefix: Path) -> Iterator[Path]:
-    """Yield the folders outside of an environment that its ``.pth`` files add to the path."""
+    """Yield the folders outside an environment that its ``.pth`` files add to the path."""
     for path in sorted(packages.glob("*.pth")):
         yield from _folders_of(path, prefix)
 
@@ -280,7 +279,7 @@ def _folders_of(path: Path, prefix: Path) -> Iterator[Path]:
 
 
 def settings(archive: str, facts: Facts) -> dict[str, list[str]]:
-    """Return what is set to let executors run the archive's Python, by cluster."""
+    """Return the settings that make executors use the archive's Python, by kind of cluster."""
     ours = f"{facts.prefix}/bin/python"
     executors = f"./{FOLDER}/bin/python"
     client = [

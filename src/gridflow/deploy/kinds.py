@@ -1,4 +1,4 @@
-"""The shapes of what is rendered, as typed dictionaries (only the fields that gridflow writes)."""
+"""Typed dictionaries for rendered documents, with only the fields that gridflow writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Env(TypedDict):
-    """One variable of a container."""
+    """An environment variable of a container."""
 
     name: str
     value: NotRequired[str]
@@ -14,7 +14,7 @@ class Env(TypedDict):
 
 
 class Metadata(TypedDict):
-    """Of every Kubernetes object."""
+    """Metadata of a Kubernetes object."""
 
     name: NotRequired[str]
     namespace: NotRequired[str]
@@ -30,7 +30,7 @@ class ContainerPort(TypedDict):
 
 
 class Mount(TypedDict):
-    """A volume's place in a container."""
+    """A volume mount of a container."""
 
     name: str
     mountPath: str
@@ -45,7 +45,7 @@ class Amounts(TypedDict):
 
 
 class Container(TypedDict):
-    """One container of a pod."""
+    """A container of a pod."""
 
     name: str
     image: str
@@ -63,7 +63,7 @@ class Container(TypedDict):
 
 
 class PodSpec(TypedDict):
-    """What a pod runs, where, with which volumes."""
+    """A pod's containers, placement and volumes."""
 
     restartPolicy: NotRequired[Literal["Never", "OnFailure", "Always"]]
     subdomain: NotRequired[str]
@@ -81,7 +81,7 @@ class PodSpec(TypedDict):
 
 
 class PodTemplate(TypedDict):
-    """A pod to be made."""
+    """A template for pods."""
 
     metadata: NotRequired[Metadata]
     spec: PodSpec

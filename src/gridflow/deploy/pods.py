@@ -1,4 +1,4 @@
-"""The pod of a task, the same on every target that speaks Kubernetes."""
+"""A task's pod, the same on all Kubernetes-based targets."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 GCS_DIRECTORY: Final = "/etc/gridflow/gcs"
-#: TensorFlow's cluster can't be reached through an Istio sidecar, which would also keep a finished
-#: pod running. Istio reads the label; up to 1.9, and Kubeflow's documents, the annotation.
+#: TensorFlow's cluster can't be reached through an Istio sidecar, and a sidecar would keep a
+#: finished pod running. Istio reads the label; Istio up to 1.9 and Kubeflow's docs use the
+#: annotation.
 NO_SIDECAR: Final = {"sidecar.istio.io/inject": "false"}
-#: When a job was started, which `gridflow run` notes for the deadline of those that start pods
-#: again.
+#: The job's start time. `gridflow run` records it for targets that restart pods, so that the
+#: deadline counts from the first start.
 BEGAN: Final = "gridflow/began"
-#: The label that says which part of a job an object is: a role, or what stands beside.
+#: The label for an object's part of the job: a role, or a sidecar such as TensorBoard.
 COMPONENT: Final = "app.kubernetes.io/component"
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 def names(job: Job, component: str | None = None) -> dict[str, str]:
-    """Return the labels that say whose an object is."""
+    """Return the labels that identify an object's job and component."""
     labels = {
         "app.kubernetes.io/name": job.name,
         "app.kubernetes.io/instance": job.name,
@@ -48,13 +49,13 @@ def names(job: Job, component: str | None = None) -> dict[str, str]:
 
 
 def selector(job: Job, component: str | None = None) -> dict[str, str]:
-    """Return the labels that select the pods of a job, or of one component of it."""
+    """Return the labels that select the pods of a job, or of one of its components."""
     labels = {"app.kubernetes.io/name": job.name}
     return {**labels, COMPONENT: component} if component else labels
 
 
 def metadata(job: Job, name: str, component: str | None = None) -> Metadata:
-    """Return the metadata of an object of the job."""
+    """Return the metadata for an object of the job."""
     return {
         "name": name,
         "namespace": job.namespace,
@@ -63,29 +64,29 @@ def metadata(job: Job, name: str, component: str | None = None) -> Metadata:
 
 
 def env_list(env: dict[str, str]) -> list[Env]:
-    """Return variables as Kubernetes writes them."""
+    """Return variables in Kubernetes' form."""
     return [{"name": name, "value": kubernetes_text(value)} for name, value in env.items()]
 
 
 def key_env(name: str, secret: str, key: str) -> Env:
-    """Return a variable that takes a secret's key."""
+    """Return a variable whose value is a key of a secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def field_env(name: str, path: str) -> Env:
-    """Return a variable that takes a field of the pod."""
+    """Return a variable whose value is a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def began_env(job: Job) -> tuple[Env, ...]:
-    """Return the variable that says when the job was started first, if anybody has noted it."""
+    """Return the variable with the job's first start time, for jobs with a deadline."""
     if job.deadline is None:
         return ()
     return (field_env("GRIDFLOW_BEGAN", f"metadata.annotations['{BEGAN}']"),)
 
 
 def credential_env(job: Job) -> list[Env]:
-    """Return the variables by which TensorFlow and boto find the buckets' credentials."""
+    """Return the variables through which TensorFlow and boto find credentials for buckets."""
     env: list[Env] = []
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
@@ -95,7 +96,7 @@ def credential_env(job: Job) -> list[Env]:
 
 
 def s3_settings(job: Job) -> dict[str, str]:
-    """Return the variables of S3 that are no secrets."""
+    """Return the S3 variables that aren't secret."""
     s3 = job.credentials.s3
     if not s3:
         return {}
@@ -111,10 +112,10 @@ def s3_settings(job: Job) -> dict[str, str]:
 
 
 def resources(wanted: Resources) -> Amounts:
-    """Return requests and limits.
+    """Return resource requests and limits.
 
-    Cores are requested, not limited: a limit throttles TensorFlow's threads without freeing
-    anything.
+    Cores have a request but no limit: a limit would throttle TensorFlow's threads without freeing
+    cores for others.
     """
     amounts: dict[str, dict[str, str | int]] = {"requests": {}, "limits": {}}
     if wanted.cpu:
@@ -127,9 +128,9 @@ def resources(wanted: Resources) -> Amounts:
 
 
 def volumes(job: Job, *, looks_on: bool = False) -> tuple[list[dict[str, Any]], list[Mount]]:
-    """Return a pod's volumes and where its container mounts them.
+    """Return a pod's volumes and its container's mounts.
 
-    ``looks_on`` is for what reads the results of a training and writes to ``/tmp`` only.
+    ``looks_on`` is for containers that only read training results and only write to ``/tmp``.
     """
     sources: list[dict[str, Any]] = []
     mounts: list[Mount] = []
@@ -174,7 +175,7 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 
 def tolerations(wanted: tuple[Toleration, ...]) -> list[dict[str, str | int]]:
-    """Return tolerations as Kubernetes writes them."""
+    """Return tolerations in Kubernetes' form."""
     fields = (
         ("key", "key"),
         ("operator", "operator"),
@@ -189,7 +190,7 @@ def tolerations(wanted: tuple[Toleration, ...]) -> list[dict[str, str | int]]:
 
 
 def placement(job: Job, wanted: Resources) -> dict[str, Any]:
-    """Return the fields of a pod's spec that say where it may run, and as whom."""
+    """Return the fields of a pod's spec for placement and service account."""
     nodes = dict(job.node_selector)
     if wanted.gpu_type:
         nodes[GPU_PRODUCT] = wanted.gpu_type
@@ -210,22 +211,22 @@ def placement(job: Job, wanted: Resources) -> dict[str, Any]:
 
 
 def pod_security(user: int, group: int | None = None) -> dict[str, Any]:
-    """Return the ``securityContext`` of a pod, as PodSecurity's "restricted" wants it.
+    """Return a pod's ``securityContext``, as the "restricted" Pod Security Standard requires.
 
-    ``group`` may write to the volumes; the user's number by default.
+    ``group`` may write to the volumes. Default: the user's id.
     """
     context: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": user}
     if user:
         context |= {"runAsNonRoot": True, "fsGroup": user if group is None else group}
-        # Without this, each start would walk through every file of a volume.
+        # Without this, each start would change the group of every file in a volume.
         context["fsGroupChangePolicy"] = "OnRootMismatch"
     return {"securityContext": context}
 
 
 def box_security(user: int, *, read_only: bool = False) -> dict[str, Any]:
-    """Return the ``securityContext`` of a container; ``read_only`` where it writes to volumes only.
+    """Return a container's ``securityContext``; use ``read_only`` if it only writes to volumes.
 
-    Root keeps its capabilities, without which it could not read the files of others.
+    Root keeps its capabilities, because it couldn't read other users' files without them.
     """
     context: dict[str, Any] = {"allowPrivilegeEscalation": False}
     if user:
@@ -238,7 +239,7 @@ def box_security(user: int, *, read_only: bool = False) -> dict[str, Any]:
 def task_env(
     job: Job, role: str, cluster: dict[str, list[str]] | None, news: News | None
 ) -> list[Env]:
-    """Return the variables of a task; its index comes from the target."""
+    """Return a task's variables; the target provides its index."""
     start = role_variables(role, None, cluster) if cluster is not None else {}
     start |= news.variables() if news and role in news else {}
     env = env_list(start) + env_list(job.env_of(role))
@@ -266,17 +267,17 @@ def task_pod(
     job : Job
     role : str
     words : list of str
-        The command, up to the program's own words.
+        The command up to the user's program.
     container, port_name : str
-        Names that the target looks for.
+        Names that the target expects.
     cluster : dict or None
-        The cluster spec, None where the target's operator hands it over.
+        The cluster spec; None if the target's operator provides it.
     news : News or None
-        Where tasks hear of the ends of others.
+        How tasks learn that others have ended.
     restart : {"Never", "OnFailure"} or None
-        The pod's own restart policy; None leaves it to an operator.
+        The pod's restart policy; None leaves it to an operator.
     subdomain : str or None
-        The headless Service under which the pod has its name.
+        The headless Service that gives the pod its DNS name.
     extra_env : tuple
         Variables that only this target needs.
     """
@@ -294,7 +295,7 @@ def task_pod(
         box["resources"] = amounts
     if mounts:
         box["volumeMounts"] = mounts
-    # What ends without gridflow's own message, as for the lack of memory, has its last lines.
+    # A container that dies without gridflow's message, such as after an OOM kill, shows its log.
     box["terminationMessagePolicy"] = "FallbackToLogsOnError"
     box |= box_security(job.run_as_user)
     spec: dict[str, Any] = {}
@@ -316,10 +317,10 @@ def task_pod(
 def service(
     job: Job, name: str, ports: dict[str, int], component: str | None, *, headless: bool = False
 ) -> Object:
-    """Return a Service in front of the job's pods, or of one component's."""
+    """Return a Service for the pods of the job, or of one component."""
     spec: dict[str, Any] = {}
     if headless:
-        # Peers have to find one another before any of them is ready.
+        # Peers must find each other before any of them is ready.
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     spec["selector"] = selector(job, component)
     spec["ports"] = [{"name": n, "port": port, "targetPort": port} for n, port in ports.items()]

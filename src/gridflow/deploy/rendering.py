@@ -1,4 +1,4 @@
-"""From a job to the checked documents of a target."""
+"""Renders a job into a target's documents and checks them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rendering:
     target : Target
     documents : tuple of Document
     warnings : tuple of Problem
-        What was left out, with ``lossy``.
+        The features left out with ``lossy``.
     """
 
     target: Target
@@ -37,8 +37,8 @@ class Rendering:
     def text(self) -> str:
         """Return all documents as one text, for a pipe.
 
-        YAML documents become one stream; a script carries the files beside it. A stack file names
-        those of its configs, which `Document.write` writes beside it.
+        Kubernetes objects become one YAML stream, and a script includes the files it needs. A stack
+        file only refers to its config files; `Document.write` writes those next to it.
         """
         if self.target.form == "kubernetes":
             return to_yaml([document.content for document in self.documents])
@@ -52,7 +52,7 @@ class Rendering:
 
 
 def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
-    """Render a job for a target: pure, offline, and the same bytes each time.
+    """Render a job for a target. Works offline, and always gives the same bytes.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     target : str
         One of `gridflow.deploy.TARGETS`.
     lossy : bool
-        Leave out what the target can't express and list it in ``warnings``; by default this is an
-        error. Roles are never left out.
+        Leave out features that the target can't express, and list them in ``warnings``. By default
+        they are an error. Roles are never left out.
 
     Raises
     ------
@@ -72,17 +72,17 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     """
     place = get_target(target)
     problems = [
-        Problem(f"overrides.{name}", f"there is no target {name!r}.{did_you_mean(name, TARGETS)}")
+        Problem(f"overrides.{name}", f"unknown target {name!r}.{did_you_mean(name, TARGETS)}")
         for name in job.overrides
         if name not in TARGETS
     ]
     problems += [
-        Problem(field, f"the target {target} needs it.")
+        Problem(field, f"required by the target {target}.")
         for field in place.needs
         if not getattr(job, field) and not _own_program(job, target, field)
     ]
     lost = inexpressible(job, place)
-    # Without a whole role it would be another job, so that is never left out.
+    # Without one of its roles it would be another job, so roles are never left out.
     roles = [problem for problem in lost if problem.path in {f"roles.{name}" for name in ROLES}]
     if refused := [*problems, *(roles if lossy else lost)]:
         raise JobError(refused)
@@ -119,7 +119,7 @@ def inexpressible(job: Job, target: Target) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a target does with one feature of the description.
+    """How a target handles one feature of the description.
 
     ``how`` is ``"yes"``, ``"no"`` (not supported) or ``"other"`` (handled by another target).
     """
@@ -131,7 +131,7 @@ class Explanation:
 
 
 def explain(target: str) -> list[Explanation]:
-    """Return what a target does with every feature of the description."""
+    """Return how a target handles each feature of the description."""
     place = get_target(target)
     rows = []
     for feature, title in FEATURES.items():
@@ -140,7 +140,7 @@ def explain(target: str) -> list[Explanation]:
         if owner := place.left_to(feature):
             rows.append(Explanation(feature, title, "other", owner))
         elif reason or (feature == "overrides" and place.form == "script"):
-            rows.append(Explanation(feature, title, "no", reason or "a script has no fields"))
+            rows.append(Explanation(feature, title, "no", reason or "scripts have no fields"))
         else:
             rows.append(Explanation(feature, title, "yes"))
     return rows

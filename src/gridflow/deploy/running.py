@@ -1,4 +1,4 @@
-"""The subcommands that start, show and end jobs."""
+"""The subcommands that start, show and cancel jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.drivers.base import Driver, TaskStatus
 
 _IN_THIS_PROCESS = ("local", "spark")
-#: Where pods are started again, and nobody else tells them when the job began.
+#: Targets that restart pods without telling them when the job first started.
 _STARTED_AGAIN = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano")
 
 
@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
     if arguments.run_id is not None or arguments.dir is not None:
         raise InvalidArgument(
-            f"--run-id and --dir are for {' and '.join(_IN_THIS_PROCESS)}; the target "
-            f"{arguments.target} knows a job by its name: --set name=…"
+            f"--run-id and --dir only work with the targets {' and '.join(_IN_THIS_PROCESS)}; the "
+            f"target {arguments.target} identifies a job by its name: --set name=…"
         )
     driver = _driver(arguments, starts=True)
     driver.start(replace=arguments.replace)
@@ -54,22 +54,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _follow(driver: Driver, arguments: argparse.Namespace) -> int:
-    # With --json standard output has nothing but JSON.
+    # With --json, standard output contains only JSON.
     output = sys.stderr if arguments.json else sys.stdout
     try:
         return driver.follow(output)
     except KeyboardInterrupt:
         words = f"gridflow cancel -t {arguments.target} {arguments.job}"
-        say(f"the job goes on; '{words}' ends it")
+        say(f"the job keeps running; cancel it with '{words}'")
         raise
     except GridflowError:
         words = f"gridflow logs --follow -t {arguments.target} {arguments.job}"
-        say(f"the job goes on; '{words}' shows it")
+        say(f"the job keeps running; follow it with '{words}'")
         raise
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print a job's tasks."""
+    """Print the state of a job's tasks."""
     driver = _driver(arguments)
     _print_status(_there(driver, arguments), as_json=arguments.json)
     return 0
@@ -83,7 +83,7 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def cancel(arguments: argparse.Namespace) -> int:
-    """End a job and remove it."""
+    """Cancel a job and remove it."""
     _driver(arguments).cancel()
     return 0
 
@@ -108,9 +108,10 @@ def _print_status(tasks: list[TaskStatus], *, as_json: bool) -> None:
 
 
 def begun(job: Job, target: str, now: float) -> Job:
-    """Return a job that says when it was started, for targets that start pods again.
+    """Return the job with its start time recorded, for targets that restart pods.
 
-    Their deadline counts from there. What waits in a queue hasn't started: it counts each start.
+    Their deadline counts from that time. A job that waits in a queue hasn't started yet, so its
+    deadline counts from each start.
     """
     waits = job.gang is not None and job.gang.queue is not None
     if target not in _STARTED_AGAIN or job.deadline is None or waits:
@@ -121,8 +122,8 @@ def begun(job: Job, target: str, now: float) -> Job:
 def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
     if arguments.target in _IN_THIS_PROCESS:
         raise InvalidArgument(
-            f"a job of the target {arguments.target} lives in 'gridflow run', which shows its "
-            "tasks and output; Ctrl-C ends it."
+            f"a job on the target {arguments.target} runs inside 'gridflow run', which shows its "
+            "tasks and output; stop it with Ctrl-C."
         )
     began = time.time()
     job, rendering = rendered(
@@ -146,6 +147,6 @@ def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
 
         return MarathonDriver(job, rendering)
     raise InvalidArgument(
-        f"the target {arguments.target} makes a script: "
+        f"the target {arguments.target} renders a script; run it yourself: "
         f"gridflow render -t {arguments.target} {arguments.job} | sh"
     )

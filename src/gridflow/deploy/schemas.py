@@ -1,9 +1,9 @@
-"""Schemas of the documents: Kubernetes' own from ``kubernetes-validate``, others from a folder.
+"""Schemas for documents: Kubernetes' own from ``kubernetes-validate``, others from a folder.
 
-The folder holds ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and
+The folder contains ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and
 ``compose-spec.json``, ``docker-stack.json`` (docker/cli, config_schema_v3.13.json) and
-``marathon_v2_group.json`` for those three. The ``docker`` command has that of stacks in itself, and
-is asked where the folder hasn't.
+``marathon_v2_group.json`` for the targets without Kubernetes. For stacks without a schema in the
+folder, the ``docker`` command is used, which includes one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.targets.base import Form
 
-#: Names the folder where no option does.
+#: The variable that names the folder if no option does.
 VARIABLE: Final = "GRIDFLOW_SCHEMAS"
 _FILES: Final = {
     "compose": "compose-spec.json",
@@ -35,7 +35,7 @@ _FILES: Final = {
 
 
 def folder(given: str | Path | None = None) -> Path | None:
-    """Return the folder of schemas: the one given, else the variable's."""
+    """Return the folder of schemas: the given one, or the variable's."""
     place = given or os.environ.get(VARIABLE)
     return Path(place) if place else None
 
@@ -43,9 +43,9 @@ def folder(given: str | Path | None = None) -> Path | None:
 def schema_problems(
     form: Form, document: dict[str, Any], place: Path | None
 ) -> Iterator[tuple[str, str]] | None:
-    """Return path and reason of everything that a document's schema refuses.
+    """Return the path and reason of each schema violation in a document.
 
-    None means that there is no schema for it here.
+    Returns None if no schema is available.
     """
     validator = _validator(form, document, place)
     if validator is None:
@@ -70,12 +70,12 @@ def _validator(form: Form, document: dict[str, Any], place: Path | None) -> Any:
 
 @cache
 def _has_stack_config() -> bool:
-    """Return whether there is a ``docker`` command that checks stacks; no engine needs to run."""
+    """Return whether a ``docker`` command that checks stacks is installed; it needs no engine."""
     return shutil.which("docker") is not None and "stack config" in _docker("--help").stdout
 
 
 def _problem_of_stack(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what Docker refuses of a stack; it names one problem at a time."""
+    """Yield the problem that Docker finds in a stack; it reports one at a time."""
     done = _docker("--compose-file=-", to_yaml([document]))
     if done.returncode:
         path, _, reason = done.stderr.strip().partition(" ")
@@ -100,8 +100,8 @@ def _from_file(file: Path, *, custom: bool) -> Any:
 
 @cache
 def _core(kind: str, group: str, version: str) -> Any:
-    """Return the validator of one of Kubernetes' own kinds, None for all others."""
-    # Files have a group's first word only, and scheduling.volcano.sh has PodGroups, too.
+    """Return the validator for one of Kubernetes' own kinds, None for all others."""
+    # File names contain only a group's first word, and scheduling.volcano.sh also has PodGroups.
     if "." in group and not group.endswith(".k8s.io"):
         return None
     try:
@@ -134,7 +134,7 @@ def _definitions(release: str) -> Any:
 
 
 def _strict(schema: Any, *, top: bool = False) -> Any:
-    """Turn Kubernetes' dialect into JSON Schema that refuses unknown fields, as its server does."""
+    """Turn a Kubernetes schema into JSON Schema that rejects unknown fields, as its server does."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):

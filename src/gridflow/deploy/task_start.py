@@ -1,4 +1,4 @@
-"""How a rendered task starts: the words of ``gridflow launch`` and the variables that it reads."""
+"""How a rendered task starts: the arguments of ``gridflow launch`` and its variables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.description.description import Job
 
-#: The exit code of every retryable failure where a target can name single codes only.
+#: The exit code of every retryable failure, for targets that can only match single codes.
 RETRYABLE: Final = 130
 PERMANENT: Final = tuple(range(1, 128))
-#: Seconds that a pod may need to come up. A controller's own deadline deletes pods with their
-#: output, and starts to count before they have begun: so the launcher ends them, with a code and a
-#: word of its own, and the controller those that never came up.
+#: Seconds that a pod may take to start. A controller's deadline counts from before the start, and
+#: deletes pods with their output. So the launcher enforces the job's deadline, with its own exit
+#: code and message. The controller's deadline is later, for pods that never start.
 UNSTARTED: Final = 600
 
 
@@ -34,22 +34,21 @@ def start_words(
     one_retryable_code: bool = False,
     stay: bool = False,
 ) -> list[str]:
-    """Return the container's command up to the program's own words.
+    """Return the container's command up to the user's program.
 
     Parameters
     ----------
     job : Job
     restarts : bool
-        Restart inside the container, where the target can't tell failures apart.
+        Restart inside the container, for targets that can't tell failures apart.
     pod_restarts : bool
-        Say how the target restarts the container, so that the last failure is known as such.
+        Pass on how the target restarts the container, so that the last failure is recognized.
     deadline : bool
-        End the program after the job's deadline, where the target ends nothing, or counts anew at
-        each start.
+        Enforce the job's deadline, for targets that don't, or that count anew at each start.
     one_retryable_code : bool
-        End with `RETRYABLE` after every retryable failure.
+        Exit with `RETRYABLE` after every retryable failure.
     stay : bool
-        Stay alive once finished, for targets that restart whatever ends.
+        Keep running when finished, for targets that restart everything that ends.
     """
     words = ["gridflow", "launch"]
     if job.classic_flags:
@@ -75,7 +74,7 @@ def start_words(
 
 
 def program_words(job: Job, role: str) -> list[str]:
-    """Return the rest of the command: the program after ``--``, nothing for a standard server."""
+    """Return the rest of the command: ``--`` and the program; empty for a standard server."""
     command = job.command_of(role)
     return ["--", *command] if command else []
 
@@ -83,7 +82,7 @@ def program_words(job: Job, role: str) -> list[str]:
 def addresses(
     job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]
 ) -> dict[str, list[str]]:
-    """Return the cluster spec of a job, and who is its data service; without the evaluator."""
+    """Return the addresses of a job's tasks by role, including the data service, not evaluators."""
     return {
         name: [f"{host(name, index)}:{port(name, index)}" for index in range(role.replicas)]
         for name, role in job.role_items()
@@ -92,22 +91,24 @@ def addresses(
 
 
 def tasks(job: Job) -> list[tuple[str, int]]:
-    """Return every role and index of a job."""
+    """Return the role and index of each task."""
     return [(name, index) for name, role in job.role_items() for index in range(role.replicas)]
 
 
 @dataclass(frozen=True)
 class News:
-    """Where tasks hear of the ends of others, by role, on targets that don't end them themselves.
+    """Addresses through which tasks learn that others have ended, by role.
+
+    For targets that don't stop the remaining tasks themselves.
 
     Attributes
     ----------
     followers : dict
-        Those that end with the training: servers and an evaluator.
+        Tasks that end with the training: servers and an evaluator.
     others : dict
-        Those that end only when another task has failed for good.
+        Tasks that only end early if another task has failed permanently.
     meeting : dict
-        Those that end together, where a controller sees to all else.
+        Tasks that end together, on targets where a controller does everything else.
     """
 
     followers: dict[str, list[str]] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class News:
         return role in self.followers or role in self.others or role in self.meeting
 
     def variables(self) -> dict[str, str]:
-        """Return what ``gridflow launch`` reads it from."""
+        """Return the variables from which ``gridflow launch`` reads the addresses."""
         named = {FINISH: self.followers, GIVE_UP: self.others, MEET: self.meeting}
         return {
             name: json.dumps(addresses, separators=(",", ":"))
@@ -131,7 +132,7 @@ class News:
 
 
 def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]) -> News:
-    """Return where each task of a job hears of the others; nowhere if it has only one."""
+    """Return the addresses through which a job's tasks hear of each other; empty for one task."""
     if job.tasks == 1:
         return News()
     everybody = {
@@ -143,10 +144,10 @@ def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], i
 
 
 def meeting(job: Job, host: Callable[[str, int], str]) -> News:
-    """Return where those hear of one another whose ends are the job's, where others end the rest.
+    """Return the addresses at which the tasks of the main role wait for each other to end.
 
-    The name of an ended task is gone: none may end before the others have looked, and one that is
-    started again needs the others once more.
+    For targets whose controller stops all other tasks. The DNS name of an ended task disappears. So
+    no task may end before the others have resolved it, and a restarted task needs the others again.
     """
     name = job.main_role
     count = job.roles[name].replicas
@@ -157,18 +158,18 @@ def meeting(job: Job, host: Callable[[str, int], str]) -> News:
 def start_variables(
     role: str, index: int | None, cluster: dict[str, list[str]], news: News | None = None
 ) -> dict[str, str]:
-    """Return the variables by which ``gridflow launch`` knows who it is, and whom it tells."""
+    """Return the variables that tell ``gridflow launch`` its task and whom to notify."""
     env = role_variables(role, index, {**cluster})
     return {**env, **(news.variables() if news else {})}
 
 
 def ports_on_one_host(job: Job) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
-    """Return a port for each task, counting up from the job's, and each task's second one."""
+    """Return a port for each task, counting up from the job's port, and each task's second port."""
     first = {task: job.port + place for place, task in enumerate(tasks(job))}
     second = {task: port + job.tasks for task, port in first.items()} if job.tasks > 1 else {}
     return first, second
 
 
 def kubernetes_text(text: str) -> str:
-    """Escape a text against the expansion of ``$(NAME)`` in commands, arguments and variables."""
+    """Escape ``$(NAME)``, which Kubernetes expands in commands, arguments and variables."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text

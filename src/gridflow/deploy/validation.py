@@ -1,4 +1,4 @@
-"""Check documents that exist already: schema, then our own lint, each problem with its line."""
+"""Checks existing documents against schemas and our own lint; each problem has its line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Validation:
     problems : tuple of Problem
         Empty if there are none.
     notes : tuple of str
-        Documents without a schema, which only the lint has checked.
+        Documents without a schema, which were only linted.
     """
 
     documents: int
@@ -43,29 +43,31 @@ def validate(
     Parameters
     ----------
     target : str
-        One of `gridflow.deploy.TARGETS` that makes YAML or JSON.
+        One of `gridflow.deploy.TARGETS` that renders YAML or JSON.
     text : str
         YAML documents, or JSON.
     source : str
         The file's name, for messages.
     schemas : str or Path, optional
-        A folder of schemas (`gridflow.deploy.schemas`); the variable ``GRIDFLOW_SCHEMAS`` by
-        default.
+        A folder of schemas (`gridflow.deploy.schemas`). Default: the variable
+        ``GRIDFLOW_SCHEMAS``.
 
     Raises
     ------
     InvalidArgument
-        If there is no such target, or it makes scripts.
+        If there is no such target.
+    JobError
+        If the target renders scripts.
     """
     place = get_target(target)
     if place.form == "script":
-        raise JobError([Problem("", f"the target {target} makes scripts; nothing to validate.")])
+        raise JobError([Problem("", f"the target {target} renders scripts; nothing to validate.")])
     try:
         nodes = parse(text, source)
     except JobError as error:
         return Validation(0, error.problems)
     if not nodes:
-        return Validation(0, (Problem("", "holds no document.", source),))
+        return Validation(0, (Problem("", "contains no document.", source),))
     documents = [plain_value(node) for node in nodes]
     places = [Places(node) for node in nodes]
     problems: list[Problem] = []
@@ -77,8 +79,8 @@ def validate(
         if found is None:
             name = title(document) or place.form
             notes.append(
-                f"no schema for {name}, only the lint looked at it; give --schemas DIR or set "
-                f"{VARIABLE}, and install 'gridflow[validate]' for Kubernetes' own kinds."
+                f"no schema for {name}; it was only linted. Pass --schemas DIR or set {VARIABLE}, "
+                "and install 'gridflow[validate]' for Kubernetes' own kinds."
             )
             continue
         problems += [_problem(document, path, why, places[index]) for path, why in found]

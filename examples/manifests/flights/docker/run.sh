@@ -1,7 +1,7 @@
 #!/bin/sh
 set -eu
 cd "$(dirname "$0")"
-grep -qxF secrets .dockerignore || { echo '.dockerignore has no line secrets: they would get into the image' >&2; exit 1; }
+grep -qxF secrets .dockerignore || { echo '.dockerignore needs the line secrets to keep them out of the image' >&2; exit 1; }
 docker build --tag registry.example/acme/flights:1.0 --file Dockerfile .
 docker network inspect flights >/dev/null 2>&1 || docker network create flights
 docker run \

@@ -1,4 +1,4 @@
-"""The whole job, checked when it is made."""
+"""The job description, checked on creation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLEAN_UPS: Final = ("none", "running", "all")
 AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 RUN_AS_USER: Final = 10001
 START_TIMEOUT: Final = 300
-#: Read from text like ``2h``, kept in seconds.
+#: Read from text like ``2h``, stored in seconds.
 Seconds = Annotated[int, "seconds"]
 
 
@@ -67,13 +67,13 @@ class Job:
     namespace : str
         ``default`` unless given.
     image : str
-        Of the containers; may stay empty for ``local`` and Spark outside Kubernetes.
+        The container image; may be empty for ``local`` and Spark outside Kubernetes.
     command, args : tuple of str
         The program of all roles without their own command.
     env : mapping of str to str
     roles : mapping of str to RoleSection
-        Under ``chief``, ``worker``, ``ps``, ``evaluator``, ``data``; one worker by default. A role
-        with 0 replicas is the same as no such role. Beside ``data`` there is a ``dispatcher``.
+        Keys: ``chief``, ``worker``, ``ps``, ``evaluator``, ``data``; one worker by default. A role
+        with 0 replicas counts as absent. With ``data``, a ``dispatcher`` is added.
     port : int
         TensorFlow's port, 2222 by default; tasks on the same host use consecutive ports from it.
     classic_flags : bool
@@ -86,7 +86,7 @@ class Job:
         Seconds that a task waits for its peers to start, 300 by default. Raise it if nodes are
         added for a job (autoscaling).
     deadline, time_to_live : int or None
-        Seconds that the job may run, and that it is kept after it has finished.
+        Maximum run time in seconds, and seconds to keep the job after it has finished.
     clean_up : {"none", "running", "all"} or None
         Which tasks are removed at the end; None leaves it to the target.
     gang, volumes, shared_memory, secrets, credentials, node_selector, tolerations
@@ -94,9 +94,9 @@ class Job:
     affinity : mapping
         Kubernetes' own tree: ``nodeAffinity``, ``podAffinity``, ``podAntiAffinity``.
     priority_class : str or None
-        The PriorityClass of the pods.
+        The pods' PriorityClass.
     service_account, labels, annotations
-        Of the pods.
+        Service account, labels and annotations of the pods.
     run_as_user : int
         The user id of the containers, 10001 by default, as in the image of the
         target ``docker``. 0 is root, which PodSecurity's "restricted" doesn't allow.
@@ -108,7 +108,7 @@ class Job:
     Raises
     ------
     JobError
-        With every problem found, each with its path.
+        Lists every problem found, each with its path.
     """
 
     name: str
@@ -184,22 +184,22 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks of all roles."""
+        """Total number of tasks."""
         return sum(role.replicas for role in self.roles.values())
 
     @property
     def main_role(self) -> str:
-        """The role whose end is the job's end: the chief, where there is one."""
-        order = (CHIEF, WORKER, DISPATCHER)  # a data service by itself ends when it is cancelled
+        """The role whose end is the job's end: the chief, if there is one."""
+        order = (CHIEF, WORKER, DISPATCHER)  # a standalone data service runs until cancelled
         return next((name for name in order if name in self.roles), WORKER)
 
     @property
     def trains(self) -> bool:
-        """Whether any task trains; else the job is a data service for others."""
+        """Whether any task trains; otherwise the job is a data service for other jobs."""
         return any(name in self.roles for name in TRAINING_ROLES)
 
     def command_of(self, role: str) -> tuple[str, ...]:
-        """Return the words that a task of the role runs; empty for a standard server."""
+        """Return the command of the role's tasks; empty for a standard server."""
         own = self.roles[role]
         if own.command == () or (own.command is None and runs_no_command(role)):
             return ()
@@ -208,7 +208,7 @@ class Job:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The roles whose tasks are TensorFlow's own servers, which run until training is over."""
+        """The roles whose tasks are TensorFlow servers, which run until training is over."""
         return tuple(
             name
             for name, _ in self.role_items()
@@ -217,7 +217,7 @@ class Job:
 
     @property
     def followers(self) -> tuple[str, ...]:
-        """The roles that end with the training: the servers, and an evaluator."""
+        """The roles that end with the training: servers and evaluators."""
         if not self.trains:
             return ()
         servers = self.servers
@@ -225,11 +225,11 @@ class Job:
 
     @property
     def secret_keys(self) -> dict[str, SecretKey]:
-        """The variables that take a secret's key: the job's own, and those of S3."""
+        """The variables whose values are keys of secrets, including those for S3."""
         return {**self.secrets.env, **self.credentials.keys}
 
     def env_of(self, role: str) -> dict[str, str]:
-        """Return the variables of a role: the job's and its own, which win."""
+        """Return a role's variables: the job's, overridden by its own."""
         return {**self.env, **self.roles[role].env}
 
     def role_items(self) -> list[tuple[str, RoleSection]]:
@@ -250,7 +250,7 @@ class Job:
             elif role.args is not None and self.command_of(name) == ():
                 check.add(f"roles.{name}.args", "a standard server takes no args.")
             elif role.command == () and not facts_of(name).can_serve:
-                reason = f"is empty, but only workers and ps run standard servers, no {name}."
+                reason = f"is empty, but only workers and ps can run standard servers, not {name}."
                 check.add(f"roles.{name}.command", reason)
             elif role.command == () and name == WORKER and CHIEF not in self.roles:
                 reason = "is empty: all workers would be standard servers, without a chief."
@@ -258,7 +258,7 @@ class Job:
         if not self.trains and DATA not in self.roles:
             check.add("roles", "no task trains: a job needs a chief or workers.")
         if not self.trains and DATA in self.roles and len(self.roles) > len((DATA, DISPATCHER)):
-            check.add("roles", "a data service by itself has the roles data and dispatcher alone.")
+            check.add("roles", "a standalone data service has only the roles data and dispatcher.")
         if DISPATCHER in self.roles and DATA not in self.roles:
             check.add("roles.dispatcher", "needs data workers: a role data.")
         if self.gang and self.gang.minimum and self.gang.minimum > self.tasks:
@@ -294,7 +294,7 @@ class Job:
                 check.add(f"serve.models[{index}].path", reason)
 
     def volume_of(self, path: str) -> Volume | None:
-        """Return the lasting volume that holds a path, the innermost one."""
+        """Return the innermost persistent volume that contains a path."""
         holding = [
             volume
             for volume in self.volumes

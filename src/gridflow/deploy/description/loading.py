@@ -1,4 +1,4 @@
-"""From ``job.yaml`` to `Job`: types come from the dataclasses, errors name path and line."""
+"""Reads a `Job` from ``job.yaml``; the dataclasses define the types, errors have path and line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["load_job", "parse_job"]
 
 
-#: A job's fields that are compared with others, about which nothing is known if they can't be read.
+#: Fields whose checks need other fields. If those can't be read, the checks are skipped.
 _COMPARED: Final = {
     "gang": ("roles",),
     "roles": ("command",),
@@ -36,7 +36,7 @@ _COMPARED: Final = {
 
 
 class _Bad(Exception):
-    """The value can't be built; its problems are noted already."""
+    """The value can't be built; its problems are recorded already."""
 
 
 def load_job(path: str | Path, assignments: Iterable[str] = ()) -> Job:
@@ -45,20 +45,20 @@ def load_job(path: str | Path, assignments: Iterable[str] = ()) -> Job:
     Parameters
     ----------
     path : str or Path
-        Of a ``job.yaml``.
+        Path of a ``job.yaml``.
     assignments : iterable of str
-        Like ``roles.worker.replicas=3``; each changes the file's content.
+        Changes to the file's content, such as ``roles.worker.replicas=3``.
 
     Raises
     ------
     JobError
-        With every problem, each with its path in the job and its line.
+        Lists every problem, each with its path in the job and its line.
     """
     return load_with_places(path, assignments)[0]
 
 
 def load_with_places(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Places]:
-    """Read a job from a file, and where its fields stand there; see `load_job`."""
+    """Read a job and the positions of its fields from a file; see `load_job`."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +74,7 @@ def parse_job(text: str, *, source: str = "job.yaml", assignments: Iterable[str]
 def _read(text: str, source: str, assignments: Iterable[str]) -> tuple[Job, Places]:
     documents = parse(text, source)
     if len(documents) != 1:
-        reason = f"must hold one job in one YAML document, found {len(documents)} documents."
+        reason = f"must contain exactly one YAML document, found {len(documents)}."
         raise JobError([Problem("", reason, source)])
     for assignment in assignments:
         assign(documents[0], assignment)
@@ -89,7 +89,7 @@ def _read(text: str, source: str, assignments: Iterable[str]) -> tuple[Job, Plac
 
 
 def _line_and_column(problem: Problem) -> tuple[float, int]:
-    """Return what sorts problems as they stand in the file; those of ``--set`` come last."""
+    """Return a key that sorts problems by position in the file; those of ``--set`` come last."""
     found = re.search(r":(\d+):(\d+)\Z", problem.where)
     return (int(found[1]), int(found[2])) if found else (math.inf, 0)
 
@@ -174,7 +174,7 @@ class _Reader:
         raise _Bad
 
     def _check_rest(self, values: dict[str, Any], bad: set[str]) -> None:
-        """Check the fields of a job that could be read, beside those that couldn't."""
+        """Check the fields that could be read, if others couldn't."""
         try:
             Job(**{"name": "unreadable", **values})
         except JobError as error:
@@ -211,7 +211,7 @@ class _Reader:
 
     def _scalar(self, wanted: type, node: Node, path: str) -> Any:
         if isinstance(node.value, (dict, list)) or (node.null and wanted is not str):
-            self.refuse(path, f"is {_article(wanted)}, got {node.kind()}.", node.where)
+            self.refuse(path, f"must be {_article(wanted)}, got {node.kind()}.", node.where)
         text: str = node.value
         if wanted is str:
             if node.null and text:
@@ -219,7 +219,7 @@ class _Reader:
             return text
         value = plain_value(Node(text, plain=True))
         if type(value) is not wanted:
-            self.refuse(path, f"is {_article(wanted)}, got {text!r}.", node.where)
+            self.refuse(path, f"must be {_article(wanted)}, got {text!r}.", node.where)
         return value
 
     def _seconds(self, node: Node, path: str) -> int:
@@ -246,7 +246,7 @@ def _nearest(key: str, fields: Iterable[str], path: str) -> str:
 
 @cache
 def _paths(cls: type, above: str) -> list[str]:
-    """Return the paths of all fields, like ``roles.ROLE.resources.gpu``."""
+    """Return the paths of all fields, such as ``roles.ROLE.resources.gpu``."""
     found = []
     for name, wanted in _hints(cls).items():
         found.append(f"{above}{name}")
@@ -264,4 +264,4 @@ def _required(info: dataclasses.Field[Any]) -> bool:
 
 
 def _article(wanted: type) -> str:
-    return {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
+    return {int: "a whole number", bool: "true or false", str: "a string"}[wanted]

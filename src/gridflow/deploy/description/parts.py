@@ -1,4 +1,4 @@
-"""The parts of a job: resources, roles, volumes, secrets. Each is checked when it is made."""
+"""The parts of a job: resources, roles, volumes, secrets. Each is checked on creation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class Checks:
         self.problems: list[Problem] = []
 
     def add(self, path: str, reason: str | None) -> None:
-        """Note a reason, if there is one."""
+        """Record a problem, if there is a reason."""
         if reason:
             self.problems.append(Problem(path, reason))
 
     def all(self, path: str, rule: Callable[[str], str | None], texts: Iterable[str]) -> None:
-        """Hold each text against a rule."""
+        """Check each text against a rule."""
         for text in texts:
             self.add(f"{path}.{text}", rule(text))
 
     def one_of(self, path: str, value: str | None, allowed: Iterable[str]) -> None:
-        """Hold a word against the allowed ones; None passes."""
+        """Check that a value is one of those allowed, or None."""
         allowed = tuple(allowed)
         if value is not None and value not in allowed:
             reason = f"must be one of {', '.join(allowed)}, got {value!r}."
             self.add(path, reason + did_you_mean(value.lower(), allowed))
 
     def at_least(self, path: str, value: int | None, least: int) -> None:
-        """Hold a number against its least value; None passes."""
+        """Check that a number has at least the least value, or is None."""
         if value is not None and value < least:
             self.add(path, f"must be at least {least}, got {value}.")
 
     def env(self, env: Mapping[str, str], path: str = "env") -> None:
-        """Check names of variables, and that none holds a secret in plain sight."""
+        """Check the names of variables, and that none contains a secret in plain text."""
         for name, value in env.items():
             self.add(f"{path}.{name}", rules.env_name(name))
             if value and (plain_secrets.holds_secret(name) or plain_secrets.is_secret(value)):
@@ -58,7 +58,7 @@ class Checks:
                 self.add(f"{path}.{name}", "a variable can't hold a NUL character.")
 
     def plain(self, path: str, value: object) -> None:
-        """Check that no text in a value, however deep, is a secret in plain sight."""
+        """Check that no string in a value, at any depth, is a secret in plain text."""
         if isinstance(value, dict):
             for key, each in value.items():
                 self.plain(f"{path}.{key}", each)
@@ -73,7 +73,7 @@ class Checks:
             )
 
     def command(self, path: str, words: Iterable[str]) -> None:
-        """Check the words of a command line."""
+        """Check the words of a command for secrets and NUL characters."""
         words = list(words)
         for index, name in plain_secrets.in_words(words):
             self.add(
@@ -86,12 +86,12 @@ class Checks:
                 self.add(f"{path}[{index}]", "a command can't hold a NUL character.")
 
     def done(self) -> None:
-        """Raise everything found."""
+        """Raise `JobError` if there are problems."""
         refuse(self.problems)
 
 
 def texts(words: Iterable[object] | None, path: str) -> tuple[str, ...]:
-    """Return the words of a command as strings; one text alone is refused."""
+    """Return the words of a command as strings; raise for a single string."""
     if words is None:
         return ()
     if isinstance(words, str):
@@ -106,18 +106,18 @@ def _set(target: object, **values: Any) -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one task gets.
+    """Resources of a task.
 
     Attributes
     ----------
     cpu : str or None
-        Cores, like ``"2"`` or ``"500m"``.
+        CPU cores, such as ``"2"`` or ``"500m"``.
     memory : str or None
-        Bytes with a unit, like ``"4Gi"``.
+        Memory with a unit, such as ``"4Gi"``.
     gpu : int
         GPUs, 0 by default.
     gpu_type : str or None
-        The product name on the cluster's nodes, like ``NVIDIA-A100-SXM4-40GB``.
+        The product name on the cluster's nodes, such as ``NVIDIA-A100-SXM4-40GB``.
     gpu_resource : str
         Kubernetes' resource name: ``nvidia.com/gpu`` by default, or e.g. ``amd.com/gpu``.
     """
@@ -153,20 +153,20 @@ class Resources:
 
 @dataclass(frozen=True)
 class RoleSection:
-    """One role of the job.
+    """A role of the job.
 
     Attributes
     ----------
     replicas : int
-        Its tasks, 1 by default; 0 takes the role out of the job.
+        Number of tasks, 1 by default; 0 removes the role from the job.
     command, args : tuple of str or None
-        Replaces the job's. A ``ps`` without its own command runs a standard server, ``data`` and
-        ``dispatcher`` always run TensorFlow's data service. Standard servers run on
-        workers with an empty command next to a chief, too, as ParameterServerStrategy needs them.
+        Replace the job's command and arguments. A ``ps`` without its own command runs a standard
+        server. So do workers with an empty command next to a chief, as ParameterServerStrategy
+        needs. ``data`` and ``dispatcher`` always run TensorFlow's data service.
     env : mapping of str to str
-        Added to the job's variables, which they override.
+        Variables that are added to the job's or override them.
     resources : Resources
-        Of each task.
+        Resources of each task.
     """
 
     replicas: int = 1
@@ -190,7 +190,7 @@ class RoleSection:
 
 @dataclass(frozen=True)
 class Gang:
-    """All tasks start together or none.
+    """Gang scheduling: all tasks start together, or none do.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ class Gang:
     queue : str or None
         The LocalQueue of Kueue or the queue of Volcano.
     minimum : int or None
-        The number of tasks needed to start; all of them by default.
+        Minimum number of tasks to start with; all by default.
     """
 
     scheduler: str | None = None
@@ -221,10 +221,10 @@ class Gang:
 
 @dataclass(frozen=True)
 class Volume:
-    """A directory from outside, in every task.
+    """A directory that is mounted into every task.
 
-    Exactly one of ``pvc`` (name of a claim), ``empty`` (a size like ``10Gi``, or ``""`` for no
-    limit), ``host`` (a path of the node), ``secret`` and ``config`` (names) says where from.
+    Its source is exactly one of ``pvc`` (name of a claim), ``empty`` (a size like ``10Gi``, or
+    ``""`` for no limit), ``host`` (a path on the node), ``secret`` and ``config`` (names).
     """
 
     name: str
@@ -256,13 +256,13 @@ class Volume:
 
     @property
     def kind(self) -> str:
-        """Where the volume comes from: one of `VOLUME_KINDS`."""
+        """The kind of source: one of `VOLUME_KINDS`."""
         return next(kind for kind in VOLUME_KINDS if getattr(self, kind) is not None)
 
 
 @dataclass(frozen=True)
 class SecretKey:
-    """One key of a secret that the cluster keeps."""
+    """A key of a secret that is stored in the cluster."""
 
     secret: str
     key: str
@@ -283,11 +283,11 @@ class Secrets:
     Attributes
     ----------
     env : mapping of str to SecretKey
-        Variables that take a secret's key.
+        Variables whose values are keys of secrets.
     files : mapping of str to str
-        Directory in the container to the secret whose keys become files there.
+        Maps a directory in the container to a secret, whose keys become files there.
     image_pull : tuple of str
-        Secrets with the registry's credentials.
+        Secrets with credentials for the image registry.
     """
 
     env: Mapping[str, SecretKey] = field(default_factory=dict)
@@ -320,9 +320,9 @@ class GcsCredentials:
 
 @dataclass(frozen=True)
 class S3Credentials:
-    """Keys for S3 and compatible stores.
+    """Credentials for S3 and compatible stores.
 
-    The secret holds them under ``access_key`` and ``secret_key`` (names of its keys).
+    ``access_key`` and ``secret_key`` are the names of the secret's keys that contain them.
     """
 
     secret: str
@@ -352,7 +352,7 @@ class Credentials:
 
     @property
     def keys(self) -> dict[str, SecretKey]:
-        """The variables of S3 that take a secret's key; empty without S3."""
+        """The S3 variables whose values are keys of a secret; empty without S3."""
         if self.s3 is None:
             return {}
         return {
@@ -363,7 +363,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Toleration:
-    """A taint of nodes that the job's tasks bear (the words are Kubernetes')."""
+    """A node taint that the job's tasks tolerate; the fields are those of Kubernetes."""
 
     key: str | None = None
     operator: str = "Equal"

@@ -1,4 +1,4 @@
-"""Where each value of a document stands, for problems that are found when it has been read."""
+"""Positions of a document's values, for problems that are found after reading it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """The places of one document's values, as ``file:line:column``, by their paths."""
+    """The positions of a document's values, as ``file:line:column``, by path."""
 
     def __init__(self, root: Node) -> None:
         self._all: dict[str, str] = {}
@@ -32,19 +32,19 @@ class Places:
                 self._note(child, f"{path}[{index}]")
 
     def of(self, path: str) -> str:
-        """Return the place of a value, or of the nearest one above it that is there."""
+        """Return the position of a value, or of its nearest existing ancestor."""
         while path not in self._all:
             cut = max(path.rfind("."), path.rfind("["))
             path = path[:cut] if cut > 0 else ""
         return self._all[path]
 
     def located(self, problem: Problem) -> Problem:
-        """Return a problem with its place, unless it has one."""
+        """Return a problem with its position, unless it has one."""
         return dataclasses.replace(problem, where=problem.where or self.of(problem.path))
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Add places to the problems of a `JobError` that is raised inside."""
+        """Add positions to the problems of a `JobError` that is raised inside."""
         try:
             yield
         except JobError as error:

@@ -1,7 +1,7 @@
-"""Secrets in plain sight: by the names of variables and options, and by how values look.
+"""Finds secrets in plain text, by the names of variables and options and by the form of values.
 
-A description names secrets and never holds one, as documents are stored, sent and printed. What
-this finds is what people usually write; a secret under an innocent name stays unseen.
+A description refers to secrets and never contains one, because documents are stored, sent and
+printed. This finds common patterns only; it misses a secret with an inconspicuous name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Words that end so mean a secret, alone or glued to what it is for: PGPASSWORD, AUTHTOKEN.
+#: Names with these endings are secrets, with or without a prefix: PGPASSWORD, AUTHTOKEN.
 _ENDS: Final = (
     *("PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE"),
     *("SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS"),
@@ -22,12 +22,12 @@ _WORDS: Final = frozenset({"PASS", "PWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "P
 _KEY_BEFORE: Final = frozenset(
     {"API", "ACCESS", "PRIVATE", "SECRET", "ACCOUNT", "AUTH", "ENCRYPTION", "SIGNING", "SSH", "JWT"}
 )
-#: Tokens of texts, which language models have, and the working directory.
+#: Tokens of language models, and the working directory.
 _INNOCENT: Final = re.compile(
     r"(OLD)?PWD|(.*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|END|STOP|SPECIAL|NEXT|PER|MAX|MIN|NUM)"
     r"_TOKEN|TOKENS?_(PER|LIMIT|COUNT|LENGTH|BUDGET|SIZE)(_.*)?|GOOGLE_APPLICATION_CREDENTIALS"
 )
-#: Endings that say the variable holds a place, not the secret itself.
+#: Endings of variables that contain a location, not the secret itself.
 _PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
 _LOOKS: Final = (
     # Private keys, also in base64
@@ -62,23 +62,23 @@ _LOOKS: Final = (
     r"(?i:\bhttps?://)(?=[^\s/:@]*\d)[\w-]{20,}@",
 )
 _VALUES: Final = re.compile("|".join(_LOOKS))
-#: ``name=value``, ``"name": value`` and ``name: value`` in a text, but no part of a path.
+#: ``name=value``, ``"name": value`` and ``name: value`` in a text, but not in a path.
 _INSIDE: Final = re.compile(
     r"(?<![\w./-])-{0,2}(?P<name>[A-Za-z_][\w.-]*)"
     r"(?:\\?[\"']\s*[:=]|\s*=|:(?:\s+|(?!//)(?=[\w+/=.-]{16,})))\s*"
-    # Looked at only: it may hold another name.
+    # A lookahead, because the value may contain another name.
     r"(?=(?P<value>\\?\"(?:[^\"\\]|\\.)*|'[^']*|[^\s\"',;&]+))"
 )
-#: What isn't a password, though it stands where one could.
+#: Values that aren't passwords.
 _HARMLESS: Final = re.compile(r"(?i:true|false|null|none|yes|no|\d{1,3}(\.\d+)?)\Z")
 _LEAST: Final = 4
-#: A password in a connection string; in capitals it is the working directory.
+#: A password in a connection string; in upper case it is the working directory.
 _ODBC: Final = ("Pwd", "pwd")
 _OPTION: Final = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?\Z", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)\Z", re.DOTALL)
-#: What stands in a shell's command line: words, with their quotes.
+#: Words of a shell command, with their quotes.
 _SHELL_WORD: Final = re.compile(r"""(?:[^\s"';&|()]|"[^"]*"|'[^']*')+""")
-#: How a place of a secret begins, and what a shell or a program fills in.
+#: Prefixes of a secret's location, and of values that a shell or program fills in.
 _FILLED_IN: Final = (
     *("/", "./", "$", "env:", "file:", "vault:", "`", "<", "{{", "%("),
     *("os.environ", "os.getenv", "getenv(", "environ[", "args.", "self."),
@@ -88,7 +88,7 @@ HIDDEN: Final = "…"
 
 
 def holds_secret(name: str) -> bool:
-    """Return whether a variable or option of this name usually holds a secret itself."""
+    """Return whether a variable or option of this name usually contains a secret."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name).upper().strip("_")
     words = words.rstrip(_DIGITS).rstrip("_")  # DB_PASSWORD1, API_KEY_2
     if _INNOCENT.fullmatch(words) or words.endswith(_PLACES):
@@ -100,9 +100,10 @@ def holds_secret(name: str) -> bool:
 
 
 def is_secret(value: str) -> bool:
-    """Return whether a text holds a secret by its looks: a key, a token, a password in a URL.
+    """Return whether a text looks like it contains a secret: a key, a token, a password in a URL.
 
-    Or by a name in it: ``AccountKey=…`` in a connection string, ``"client_secret": …`` in JSON.
+    Also recognizes names in it: ``AccountKey=…`` in a connection string, ``"client_secret": …`` in
+    JSON.
     """
     return bool(_VALUES.search(value)) or any(
         (holds_secret(found["name"]) or found["name"] in _ODBC) and _is_password(found["value"])
@@ -111,9 +112,9 @@ def is_secret(value: str) -> bool:
 
 
 def in_words(words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield place and name of every secret among the words of a command line.
+    """Yield the index and name of each secret in a command.
 
-    ``--token=x``, ``--token x`` and ``TOKEN=x``, each also inside a text for a shell.
+    Finds ``--token=x``, ``--token x`` and ``TOKEN=x``, also inside shell code.
     """
     words = list(words)
     for index, word in enumerate(words):
@@ -139,20 +140,20 @@ def _named(words: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _is_plain(value: str) -> bool:
-    """Tell a secret itself from a place of one, and from what a shell or a program fills in."""
+    """Return whether a value is a secret itself, not its location or a placeholder."""
     bare = value.strip("\"'")
     return bool(bare) and not bare.startswith(_FILLED_IN)
 
 
 def _is_password(value: str) -> bool:
-    """Tell it from what else stands behind a name in JSON, in properties or in a program."""
+    """Return whether a value after a name in JSON, properties or code looks like a password."""
     bare = value.lstrip("\\\"'").rstrip("})]")
     has_worth = len(bare) >= _LEAST and not _HARMLESS.match(bare)
     return has_worth and _is_plain(bare) and not bare.startswith(("{", "[", "="))
 
 
 def hide(assignment: str) -> str:
-    """Return an ``a.b=value`` of a command line, the value hidden where it may be a secret."""
+    """Return an ``a.b=value`` from the command line, with a possible secret hidden."""
     path, sign, value = assignment.partition("=")
     steps = [step.strip('"') for step in path.split(".")]
     inside = {"env", "args", "command", "conf", "secrets", "credentials", "overrides"} & set(steps)

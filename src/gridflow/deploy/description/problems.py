@@ -1,4 +1,4 @@
-"""What is wrong with a description or a document, each with its path and reason."""
+"""Problems of descriptions and documents, each with its path and reason."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["JobError", "Problem", "refuse"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """A problem.
 
     Attributes
     ----------
     path : str
-        The field, like ``roles.worker.resources.memory``; empty for the whole.
+        The field, such as ``roles.worker.resources.memory``; empty for the whole document.
     reason : str
         What was given, what is allowed and what to do.
     where : str
-        ``file:line:column``; the document's name if a target would reject it; empty when the
-        description was made in Python.
+        ``file:line:column``; the document's name if a target would reject it; empty if the
+        description was created in Python.
     """
 
     path: str
@@ -36,18 +36,18 @@ class Problem:
         return ": ".join(part for part in (self.where, self.path, self.reason) if part)
 
     def below(self, prefix: str) -> Problem:
-        """Return the same problem seen from the object that holds the field ``prefix``."""
+        """Return the problem with a path relative to the object that has the field ``prefix``."""
         joint = "" if not self.path or self.path.startswith("[") else "."
         return replace(self, path=f"{prefix}{joint}{self.path}")
 
 
 class JobError(InvalidArgument):
-    """A job description, or a document made from one, that can't be used.
+    """A job description, or a document made from one, is invalid.
 
     Attributes
     ----------
     problems : tuple of Problem
-        Everything found in one pass, in the order of the fields.
+        All problems found, in the order of the fields.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -59,6 +59,6 @@ class JobError(InvalidArgument):
 
 
 def refuse(problems: list[Problem]) -> None:
-    """Raise `JobError` when there are problems."""
+    """Raise `JobError` if there are problems."""
     if problems:
         raise JobError(problems)

@@ -1,4 +1,4 @@
-"""The grammar of names, quantities and durations that the description and the lint share."""
+"""Syntax of names, quantities and durations, shared by the description and the lint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def dns_label(text: str, *, letter_first: bool = False) -> str | None:
-    """Return why a text is no DNS label (RFC 1123; RFC 1035 with ``letter_first``), or None."""
+    """Return why a text isn't a DNS label (RFC 1123; RFC 1035 with ``letter_first``), or None."""
     if len(text) > MAX_LABEL:
         return f"{text!r} has {len(text)} characters; a DNS label has at most {MAX_LABEL}."
     if _DNS_LABEL.match(text) and not (letter_first and text[:1].isdigit()):
@@ -50,11 +50,11 @@ def dns_label(text: str, *, letter_first: bool = False) -> str | None:
         better = better.lstrip("0123456789-")
     hint = f" Did you mean {better!r}?" if better and better != text else ""
     first = "begins with a letter" if letter_first else "begins with a letter or digit"
-    return f"{text!r} is not a DNS label: it {first} and holds only a-z, 0-9 and '-'.{hint}"
+    return f"{text!r} is not a DNS label: it {first} and contains only a-z, 0-9 and '-'.{hint}"
 
 
 def dns_subdomain(text: str) -> str | None:
-    """Return why a text is no DNS subdomain (the grammar of most object names), or None."""
+    """Return why a text isn't a DNS subdomain (the syntax of most object names), or None."""
     limit = 253
     if len(text) <= limit and _DNS_SUBDOMAIN.match(text):
         return None
@@ -105,19 +105,19 @@ def port_name(text: str) -> str | None:
 
 
 def port_number(port: int) -> str | None:
-    """Return why a number is no port, or None."""
+    """Return why a number isn't a port, or None."""
     return None if 1 <= port <= MAX_PORT else f"a port must be from 1 to {MAX_PORT}, got {port}."
 
 
 def image(text: str) -> str | None:
-    """Return why a text is no reference of a container image, or None."""
+    """Return why a text isn't a container image reference, or None."""
     if _IMAGE.match(text):
         return None
     return f"{text!r} is not an image: [registry[:port]/]name[:tag][@sha256:digest], in lower case."
 
 
 def absolute_path(text: str) -> str | None:
-    """Return why a text is no absolute path inside a container, or None."""
+    """Return why a text isn't an absolute path in a container, or None."""
     if not text.startswith("/"):
         return f"a path in the container must begin with '/', got {text!r}."
     if ".." in text.split("/") or ":" in text:
@@ -126,7 +126,7 @@ def absolute_path(text: str) -> str | None:
 
 
 def printable(text: str) -> str | None:
-    """Return that a text holds a line break or another control character, or None."""
+    """Return that a text contains a line break or another control character, or None."""
     if any(unicodedata.category(each) in {"Cc", "Zl", "Zp"} for each in text):
         return f"contains a line break or another control character: {text!r}."
     return None
@@ -138,7 +138,7 @@ def quantity(text: str) -> Decimal:
     Raises
     ------
     InvalidArgument
-        If the text is no quantity.
+        If the text isn't a quantity.
     """
     match = _QUANTITY.match(text)
     if not match:
@@ -157,7 +157,7 @@ def quantity(text: str) -> Decimal:
 
 
 def cpu(text: str) -> str | None:
-    """Return why a text is no amount of cores, or None."""
+    """Return why a text isn't a number of cores, or None."""
     try:
         cores = quantity(text)
     except InvalidArgument as error:
@@ -171,7 +171,7 @@ def cpu(text: str) -> str | None:
 
 
 def memory(text: str) -> str | None:
-    """Return why a text is no amount of memory, or None."""
+    """Return why a text isn't an amount of memory, or None."""
     try:
         size = quantity(text)
     except InvalidArgument as error:
@@ -191,7 +191,7 @@ def seconds(text: str) -> int:
     Raises
     ------
     InvalidArgument
-        If the text is no duration.
+        If the text isn't a duration.
     """
     match = _DURATION.match(text)
     if not match:

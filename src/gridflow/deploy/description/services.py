@@ -1,4 +1,4 @@
-"""What stands beside a training job, and what only Spark and Marathon need to know."""
+"""Services next to a training job, and settings only for Spark and Marathon."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ NOTEBOOK_IMAGES: Final = (
     f"{_NOTEBOOKS}/jupyter-tensorflow-cuda:v1.10.0",
 )
 _PROPERTY: Final = re.compile(r"spark\.[^\s=]+")
-#: What is no path in a volume. Who can read which is up to the image.
+#: Prefixes of locations outside volumes. The image determines which of them it can read.
 BUCKETS: Final = ("gs://", "s3://")
 
 
 @dataclass(frozen=True)
 class TensorBoardSection:
-    """TensorBoard beside the job.
+    """TensorBoard for the job.
 
     Attributes
     ----------
     log_dir : str
-        Where the tasks write: a path in one of the job's volumes, or ``gs://`` or ``s3://``.
+        The folder that the tasks write to: a path in one of the job's volumes, ``gs://`` or
+        ``s3://``.
     port : int
         6006 by default.
     image : str
-        An image with ``tensorboard`` in it.
+        An image that contains ``tensorboard``.
     """
 
     log_dir: str
@@ -58,9 +59,10 @@ class TensorBoardSection:
 
 @dataclass(frozen=True)
 class Model:
-    """One model to serve: ``path`` holds numbered version directories.
+    """A model to serve: ``path`` contains numbered version directories.
 
-    ``versions`` serves just those (the newest by default), ``labels`` names some of them.
+    ``versions`` selects versions to serve (by default the newest), and ``labels`` names some of
+    them.
     """
 
     name: str
@@ -88,7 +90,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Batching:
-    """TensorFlow Serving's batching of requests."""
+    """Request batching of TensorFlow Serving."""
 
     max_batch_size: int = 32
     timeout_micros: int = 1000
@@ -106,11 +108,11 @@ class Batching:
 
 @dataclass(frozen=True)
 class Serve:
-    """Trained models behind TensorFlow Serving or KServe.
+    """Serves trained models with TensorFlow Serving or KServe.
 
-    ``monitoring`` opens Prometheus metrics, ``warmup`` replays the requests saved in a model's
-    ``assets.extra`` before it counts as ready. The default ``image`` is TensorFlow Serving's, the
-    one for GPUs where ``resources`` ask for some.
+    ``monitoring`` exposes Prometheus metrics, and ``warmup`` replays the requests saved in a
+    model's ``assets.extra`` before the model counts as ready. The default ``image`` is TensorFlow
+    Serving's, with GPU support if ``resources`` request GPUs.
     """
 
     models: tuple[Model, ...]
@@ -144,9 +146,9 @@ class Serve:
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook server with TensorFlow: ``storage`` is the size of its home directory's claim.
+    """A notebook server with TensorFlow; ``storage`` is the size of its home directory's claim.
 
-    The default ``image`` is Kubeflow's, the one with CUDA where ``resources`` ask for GPUs.
+    The default ``image`` is Kubeflow's, with CUDA if ``resources`` request GPUs.
     """
 
     image: str = ""
@@ -164,19 +166,19 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Spark:
-    """How the job looks as a Spark application.
+    """Settings for running the job as a Spark application.
 
     Attributes
     ----------
     version : str
-        Of Spark in the image.
+        Version of Spark in the image.
     application : str or None
         Your own driver program (a file or ``local://`` path in the image) that starts the
-        training itself; by default gridflow's, which runs the job's command in every task.
+        training itself. By default gridflow's, which runs the job's command in every task.
     driver : Resources
-        Of the driver.
+        Resources of the driver.
     conf : mapping of str to str
-        Further Spark properties.
+        Additional Spark properties.
     """
 
     version: str = "4.1.1"
@@ -202,7 +204,7 @@ class Spark:
 
 @dataclass(frozen=True)
 class Marathon:
-    """What only Marathon needs.
+    """Settings for Marathon.
 
     Attributes
     ----------

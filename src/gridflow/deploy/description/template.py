@@ -6,12 +6,12 @@ from typing import Final
 
 TEMPLATE: Final = """\
 # One job for every target: gridflow targets | explain -t TARGET | render -t TARGET job.yaml
-name: flights                # a DNS label; host names begin with it
+name: flights                # a DNS label; prefix of host names
 namespace: default
 image: registry.example/acme/flights:1.0
 command: [python, /app/train.py]
 args: [--epochs, "5"]
-env:                         # never secrets: those stand below, by name
+env:                         # no secrets: use secrets: below
   TF_CPP_MIN_LOG_LEVEL: "1"
 
 roles:                       # chief, worker, ps, evaluator, data
@@ -19,18 +19,18 @@ roles:                       # chief, worker, ps, evaluator, data
     replicas: 2
     resources: {cpu: 2, memory: 4Gi}   # and gpu: 1, gpu_type: NVIDIA-A100-SXM4-40GB
   # chief: {}                # with parameter servers, the chief runs the program
-  # ps: {replicas: 2}        # without a command of its own: a standard server
-  # data: {replicas: 4}      # data workers of TensorFlow's data service; it gets a dispatcher
+  # ps: {replicas: 2}        # without its own command: a standard server
+  # data: {replicas: 4}      # workers of TensorFlow's data service; adds a dispatcher
 
 port: 2222
-restart_policy: on-failure   # or never, or exit-code: only after exits of 128 and above
+restart_policy: on-failure   # or never, or exit-code: only after exit codes of 128 and above
 restart_limit: 3
 # start_timeout: 30m         # how long tasks wait for their peers to come up; 5m by default
-deadline: 2h                 # seconds, or like 90s, 30m, 2h, 1d
-# time_to_live: 1d           # how long a finished job is kept
-# clean_up: running          # none, running or all: what is removed at the end
-# classic_flags: true        # hand --job_name --task_index --ps_hosts --worker_hosts over, too
-# gang: {queue: research}    # start all tasks or none: scheduler kueue or volcano, minimum: 3
+deadline: 2h                 # seconds, or for example 90s, 30m, 2h, 1d
+# time_to_live: 1d           # how long to keep a finished job
+# clean_up: running          # none, running or all: the tasks to remove at the end
+# classic_flags: true        # also pass --job_name --task_index --ps_hosts --worker_hosts
+# gang: {queue: research}    # start all tasks or none; also scheduler: kueue or volcano, minimum: 3
 
 volumes:                     # each has one of pvc, empty, host, secret, config
   - {name: data, path: /data, pvc: flights-data}

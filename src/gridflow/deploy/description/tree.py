@@ -1,7 +1,7 @@
-"""YAML as a tree that remembers where each value stands and how it was written.
+"""YAML as a tree that remembers the position of each value and how it was written.
 
-The type that a field wants decides how its scalar is read, so ``yes``, ``007`` and ``1e3`` stay the
-texts they are wherever a text is wanted.
+A field's type determines how its scalar is read, so ``yes``, ``007`` and ``1e3`` stay unchanged in
+fields that take strings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from gridflow.deploy.description.plain_secrets import hide
 from gridflow.deploy.description.problems import JobError, Problem
 
-#: Aliases of aliases grow without a bound ("billion laughs").
+#: Limits nested aliases, which can expand exponentially ("billion laughs").
 _MOST_NODES: Final = 100_000
 _DEEPEST: Final = 200
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
@@ -30,7 +30,7 @@ class Node:
     value: Any
     where: str = ""
     plain: bool = False
-    #: Where the key stands in whose mapping this is the value.
+    #: Position of the key, if this is a value in a mapping.
     key: str = ""
 
     @property
@@ -39,13 +39,13 @@ class Node:
         return self.plain and self.value in {"", "~", "null", "Null", "NULL"}
 
     def kind(self) -> str:
-        """Say what this is, for messages."""
+        """Return the kind of the node, for messages."""
         if isinstance(self.value, dict):
             return "a mapping"
         if isinstance(self.value, list):
             return "a list"
-        # Not the text itself, which may be a secret in the wrong place.
-        return "nothing" if self.null else "a text"
+        # Not the string itself, which may be a secret in the wrong place.
+        return "nothing" if self.null else "a string"
 
 
 def parse(text: str, source: str) -> list[Node]:
@@ -54,7 +54,7 @@ def parse(text: str, source: str) -> list[Node]:
     Raises
     ------
     JobError
-        If it is no YAML, or a key stands twice in a mapping.
+        If it isn't valid YAML, or a mapping has a key twice.
     """
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -63,7 +63,7 @@ def parse(text: str, source: str) -> list[Node]:
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         reason = f"is not valid YAML: {error.problem or error.context}."
         raise JobError([Problem("", reason, where)]) from error
-    except yaml.reader.ReaderError as error:  # the other one; only characters can be wrong in a str
+    except yaml.reader.ReaderError as error:  # for a str, only invalid characters cause this
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
         reason = f"is not valid YAML: it can't contain the character {chr(error.character)!r}."
@@ -74,7 +74,7 @@ def parse(text: str, source: str) -> list[Node]:
 
 
 class _Tree:
-    """Turns YAML's nodes, where aliases make one graph, into a tree."""
+    """Turns YAML nodes, which form a graph with aliases, into a tree."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -87,7 +87,7 @@ class _Tree:
         if id(raw) in self.above:
             raise JobError([Problem("", "an alias refers to a value that contains it.", where)])
         if self.count > _MOST_NODES or len(self.above) > _DEEPEST:
-            reason = f"is too large: at most {_MOST_NODES} values, {_DEEPEST} inside one another."
+            reason = f"is too large: at most {_MOST_NODES} values, nested at most {_DEEPEST} deep."
             raise JobError([Problem("", reason, where)])
         self.above.add(id(raw))
         try:
@@ -118,9 +118,9 @@ class _Tree:
 
 
 def plain_value(node: Node) -> Any:
-    """Return what a node means where no type is known: YAML 1.2's core schema.
+    """Return a node's value by YAML 1.2's core schema, for fields without a type.
 
-    Texts such as ``yes``, ``on`` and ``007`` stay texts.
+    Strings such as ``yes``, ``on`` and ``007`` stay strings.
     """
     if isinstance(node.value, dict):
         return {key: plain_value(child) for key, child in node.value.items()}
@@ -139,15 +139,15 @@ def plain_value(node: Node) -> Any:
 
 
 def assign(root: Node, assignment: str) -> None:
-    """Carry out one ``a.b.0.c=value`` of the command line on a tree.
+    """Apply an ``a.b.0.c=value`` from the command line to a tree.
 
-    A number is a place in a list; a key with dots is written in double quotes. The value is read as
-    YAML, so that ``[a, b]`` is a list.
+    A number is an index in a list, and a key with dots needs double quotes. The value is read as
+    YAML, so ``[a, b]`` is a list.
     """
     source = f"--set {hide(assignment)}"
     path, sign, text = _split(assignment)
     if not sign:
-        raise JobError([Problem("", "is written a.b=value.", source)])
+        raise JobError([Problem("", "must have the form a.b=value.", source)])
     documents = parse(text, source) if text.strip() else []
     new = documents[0] if documents else Node("", source)
     _stamp(new, source)

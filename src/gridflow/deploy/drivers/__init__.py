@@ -1,3 +1,3 @@
-"""How a job is started and followed on a target that is there."""
+"""Drivers start and follow jobs on an available target."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every driver can do, and the tools that they call."""
+"""The interface of drivers, and helpers to call external tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task as its target sees it."""
+    """A task's state on its target."""
 
     task: str
     state: str
@@ -29,38 +29,38 @@ class Driver(Protocol):
     """A job on a target."""
 
     def start(self, *, replace: bool = False) -> None:
-        """Start it; ``replace`` removes the one of its name that is there, which is refused else.
+        """Start the job; with ``replace``, first remove an existing job of the same name.
 
         Raises
         ------
         AlreadyThere
-            For a job that exists already.
+            If the job already exists and ``replace`` is False.
         """
 
     def follow(self, output: TextIO) -> int:
-        """Show its output on a stream until its end; return its `gridflow._spec.exits.Exit`."""
+        """Print the job's output until it ends; return its `gridflow._spec.exits.Exit`."""
 
     def status(self) -> list[TaskStatus]:
-        """Return its tasks."""
+        """Return the job's tasks."""
 
     def is_there(self) -> bool:
-        """Return whether there is such a job, though it has no tasks; say what is known of it."""
+        """Return whether the job exists, even without tasks; print what is known about it."""
 
     def logs(self, *, follow: bool) -> int:
-        """Print its output."""
+        """Print the job's output."""
 
     def cancel(self) -> None:
-        """End it and remove it."""
+        """Stop the job and remove it."""
 
 
 class AlreadyThere(JobExists):
-    """A job of this name is there; to start it again would show its old end as the new one's."""
+    """A job of this name exists; starting it again would report the old job's end."""
 
     def __init__(self, name: str, what: str) -> None:
         self.name, self.what = name, what
         super().__init__(
-            f"{what}, so nothing was started. 'gridflow run --replace' removes it first, "
-            f"'--set name={name}-2' runs another one next to it, 'gridflow logs' prints its output."
+            f"{what}, so nothing was started. Remove it first with 'gridflow run --replace', run "
+            f"another job with '--set name={name}-2', or print its output with 'gridflow logs'."
         )
 
     def __reduce__(self) -> tuple[type[AlreadyThere], tuple[str, str]]:
@@ -73,8 +73,8 @@ class NotThere(GridflowError):
     def __init__(self, target: str, name: str) -> None:
         self.target, self.name = target, name
         super().__init__(
-            f"there is no job {name!r} on the target {target}: it was never started in this "
-            f"namespace or project, or it has been removed."
+            f"no job {name!r} on the target {target}: it was never started in this namespace or "
+            "project, or it has been removed."
         )
 
     def __reduce__(self) -> tuple[type[NotThere], tuple[str, str]]:
@@ -91,17 +91,17 @@ def tool(name: str, hint: str) -> str:
     """
     path = shutil.which(name)
     if path is None:
-        raise MissingDependency(f"{name} isn't installed, or not on the PATH. {hint}")
+        raise MissingDependency(f"{name} isn't installed or isn't on the PATH. {hint}")
     return path
 
 
 def call(words: Sequence[str], text: str | None = None) -> str:
-    """Run a tool and return what it prints.
+    """Run a tool and return its output.
 
     Raises
     ------
     GridflowError
-        If it fails, with its own words.
+        If it fails; contains its error message.
     """
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -112,22 +112,22 @@ def call(words: Sequence[str], text: str | None = None) -> str:
 
 
 def verdict(failed: Mapping[str, int]) -> int:
-    """Say how tasks have failed, and return the job's `gridflow._spec.exits.Exit`.
+    """Print how tasks have failed, and return the job's `gridflow._spec.exits.Exit`.
 
     Parameters
     ----------
     failed : mapping of str to int
-        The exit codes of the tasks that have failed; the first one's is the job's, unless another
-        task ended it.
+        The exit codes of the failed tasks. The first one determines the job's, unless that task was
+        stopped because of another.
     """
     for name, code in failed.items():
-        own = "failed" if code != Exit.GIVEN_UP else "was ended, as another task had failed,"
+        own = "failed" if code != Exit.GIVEN_UP else "was stopped because another task failed,"
         say(f"{name} {own} with exit code {code}")
     own_codes = [code for code in failed.values() if code != Exit.GIVEN_UP]
     return of_program((own_codes or list(failed.values()) or [0])[0])
 
 
 def say(text: str) -> None:
-    """Tell the user what happens, beside the job's own output."""
+    """Print a message to the user, separately from the job's output."""
     sys.stderr.write(f"{paint('gridflow:', 'dim', sys.stderr)} {text}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Jobs on this host's Docker, through the real ``docker compose``."""
+"""Runs jobs on this host's Docker with ``docker compose``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LAST_WORDS: Final = 10.0
 
 
 class ComposeDriver:
-    """Start, follow and remove a rendered job."""
+    """Starts, follows and removes a rendered job."""
 
     def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
-        docker = tool("docker", "Install Docker, or render the job and run it where Docker is.")
+        docker = tool("docker", "Install Docker, or render the job and run it on another host.")
         self._words = [docker, "compose", f"--project-name={job.name}", "--file=-"]
         self._job = job
         self._tasks = [f"{role}-{index}" for role, index in tasks(job)]
@@ -32,7 +32,7 @@ class ComposeDriver:
         try:
             call([docker, "compose", "version"])
         except GridflowError as error:
-            reason = f"Docker is here, but not its Compose plugin (docker compose): {error}"
+            reason = f"Docker's Compose plugin (docker compose) isn't installed: {error}"
             raise MissingDependency(reason) from error
 
     def start(self, *, replace: bool = False) -> None:
@@ -40,14 +40,15 @@ class ComposeDriver:
         if there := self._services():
             if not replace:
                 states = ", ".join(f"{t['Service']} {t['State']}" for t in there)
-                raise AlreadyThere(self._job.name, f"{self._job.name} is there ({states})")
+                raise AlreadyThere(self._job.name, f"{self._job.name} already exists ({states})")
             self.cancel()
         self._call("up", "--detach")
-        say(f"started {self._job.tasks} tasks; 'docker compose -p {self._job.name} ps' shows them")
+        hint = f"list them with 'docker compose -p {self._job.name} ps'"
+        say(f"started {self._job.tasks} tasks; {hint}")
 
     def follow(self, output: TextIO) -> int:
-        """Show the output until all tasks have ended."""
-        # Without TensorBoard, which never ends, the output comes to its end with the tasks.
+        """Print the output until all tasks have ended."""
+        # Leave out TensorBoard, which never ends, so that the output ends with the tasks.
         words = [*self._words, "logs", "--follow", *self._tasks]
         stream = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output)
         assert stream.stdin is not None
@@ -61,7 +62,7 @@ class ComposeDriver:
                     break
                 time.sleep(self._poll)
         except subprocess.TimeoutExpired:
-            say("the end of the output is missing; 'gridflow logs' prints all of it")
+            say("the end of the output is missing; print all of it with 'gridflow logs'")
         finally:
             stream.terminate()
             stream.wait()
@@ -87,13 +88,13 @@ class ComposeDriver:
 
     def cancel(self) -> None:
         """Stop and remove the containers; named volumes stay."""
-        # Scratch directories are volumes without a name, which `down` would leave behind.
+        # Scratch directories are anonymous volumes, which `down` would leave behind.
         self._call("rm", "--stop", "--force", "--volumes")
         self._call("down")
 
     def _services(self) -> list[dict[str, Any]]:
         text = self._call("ps", "--all", "--format=json").strip()
-        # Compose printed one list up to 2.20, and one object a line since.
+        # Compose up to 2.20 prints one list, later versions print one object per line.
         parsed = json.loads(text) if text.startswith("[") else map(json.loads, text.splitlines())
         return list(parsed)
 

@@ -37,9 +37,9 @@ def run_in_process(
     as_json: bool = False,
     folder: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Run a job to its end and return its `gridflow._spec.exits.Exit`.
+    """Run a job until it ends and return its `gridflow._spec.exits.Exit`.
 
-    ``folder`` has the ``run_id`` and ``job_dir`` of `gridflow.TensorflowDistributor`.
+    ``folder`` contains ``run_id`` and ``job_dir`` for `gridflow.TensorflowDistributor`.
     """
     if not job.trains:
         return _run_script(job, target)
@@ -49,7 +49,7 @@ def run_in_process(
     for problem in lost:
         warn(str(problem))
     launcher, session = _launcher(target, job)
-    # With --json standard output has nothing but JSON.
+    # With --json, standard output contains only JSON.
     beside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     record: dict[str, Any] = {"job": job.name, "succeeded": False}
     code = int(Exit.SUCCEEDED)
@@ -72,18 +72,18 @@ def run_in_process(
 
 
 def _run_script(job: Job, target: str) -> int:
-    """Run a data service by itself, until it is ended from outside."""
+    """Run a standalone data service until it is stopped from outside."""
     if target != "local":
         reason = (
-            f"a data service by itself doesn't run on the target {target}, whose jobs end with "
-            "those who train. Use local, compose or kubernetes, or give the job that trains a "
-            "role data."
+            f"the target {target} can't run a standalone data service, because its jobs end with "
+            "their training tasks. Use local, compose or kubernetes, or add a data role to the "
+            "training job."
         )
         raise JobError([Problem("roles", reason)])
-    say(f"the data service's address is localhost:{job.port}; Ctrl-C ends it")
+    say(f"the data service's address is localhost:{job.port}; stop it with Ctrl-C")
     script = subprocess.Popen(
         ["/bin/sh", "-c", render(job, target).text()],
-        # The script's gridflow is this one, whether or not its environment is activated.
+        # The script must use this gridflow, whether or not its environment is activated.
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"},
         process_group=0,  # Ctrl-C is passed on once, by this process
         preexec_fn=end_with_parent,  # noqa: PLW1509 (prctl is async-signal-safe)
@@ -97,7 +97,7 @@ def _run_script(job: Job, target: str) -> int:
 
 
 def distribute(job: Job, launcher: Launcher | None, **folder: str | None) -> Result:
-    """Run a job's tasks to their end; a launcher of None is the active Spark session's."""
+    """Run a job's tasks until they end; a launcher of None uses the active Spark session."""
     from gridflow._distributor import TensorflowDistributor
 
     options: dict[str, Any] = {**distributor_options(job), **folder}

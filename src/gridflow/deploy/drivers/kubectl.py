@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes, through the real ``kubectl`` with its current context."""
+"""Runs jobs on Kubernetes with ``kubectl`` and its current context."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _T = TypeVar("_T")
 _POLL: Final = 2.0
 _LAST_WORDS: Final = 10.0
 _GONE: Final = "120s"
-#: Seconds that the API server may be away while a job is followed, and that one call may take.
+#: Seconds that the API server may be unreachable while following a job; timeout of one call.
 _AWAY: Final = 600.0
 _ONE_CALL: Final = "--request-timeout=30s"
-#: The reason that controllers give for a passed deadline.
+#: The reason that controllers report for an exceeded deadline.
 _LATE: Final = "DeadlineExceeded"
-#: What another try won't change.
+#: Errors that retrying won't resolve.
 _REFUSED: Final = ("(Forbidden)", "(Unauthorized)", "must be logged in")
-#: Looks that an object may be missing from while its watch still has to tell of its end.
+#: How often an object may be missing before it counts as gone, because its watch may lag behind.
 _MISSES: Final = 2
-#: An object that is kept for less time than this may be gone between two looks.
+#: Objects kept for less time than this may disappear between two looks.
 _SHORT_LIVED: Final = 120
 #: Kinds that neither train nor serve.
 _BESIDE: Final = (
@@ -58,10 +58,12 @@ _ONGOING: Final = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano", "spar
 
 
 class KubectlDriver:
-    """Start, follow and remove a rendered job."""
+    """Starts, follows and removes a rendered job."""
 
     def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
-        self._kubectl = tool("kubectl", "Install it, or pipe 'gridflow render' to where it is.")
+        self._kubectl = tool(
+            "kubectl", "Install it, or pipe 'gridflow render' to a host that has it."
+        )
         self._job = job
         self._rendering = rendering
         self._poll = poll
@@ -76,7 +78,7 @@ class KubectlDriver:
         """Apply the documents."""
         if self._trains:
             self._make_room(replace=replace)
-        # They have passed the lint, and not every server has the schemas that kubectl wants.
+        # The documents have passed the lint, and not every server has the schemas kubectl needs.
         words = ("apply", "--filename=-", "--validate=false")
         for line in self._call(*words, text=self._rendering.text()).splitlines():
             say(line)
@@ -90,23 +92,25 @@ class KubectlDriver:
             if "doesn't have a resource type" not in str(error):
                 raise
             kinds = ", ".join(d.content["kind"] for d in self._rendering.documents)
-            needs = f"the target {self._rendering.target.name} needs its controller there ({kinds})"
+            needs = f"install the controller that the target {self._rendering.target.name} needs"
+            needs += f" ({kinds})"
             raise GridflowError(f"{error}; {needs}.") from error
         if not there:
             return
-        # What 'gridflow cancel' removes may still be on its way.
+        # Objects removed by 'gridflow cancel' may still be terminating.
         staying = {n: i for n, i in there.items() if "deletionTimestamp" not in i["metadata"]}
         if staying and not replace:
             states = {name: state_of(item) or "not finished" for name, item in staying.items()}
             what = ", ".join(f"{name} ({state})" for name, state in states.items())
-            raise AlreadyThere(self._job.name, f"{self._job.name} is there: {what}")
-        # All of it: what the old job owns is collected with it, maybe after the new one is applied.
+            raise AlreadyThere(self._job.name, f"{self._job.name} already exists: {what}")
+        # Delete all objects, and wait: garbage collection of what the old job owns could otherwise
+        # remove objects of the new one.
         words = ("--ignore-not-found", "--cascade=foreground", f"--timeout={_GONE}")
         for line in self._call("delete", *self._removable(), *words).splitlines():
             say(line)
 
     def _leave_with_the_job(self) -> None:
-        """Let what stands beside the job be collected with it, once its time to live is over."""
+        """Make the job own its sidecars, so that they are removed together."""
         item = self._get(self._watched()[0])
         if not item or not item["metadata"].get("uid"):
             return
@@ -119,7 +123,7 @@ class KubectlDriver:
                 self._call("patch", name, "--type=merge", f"--patch={patch}")
 
     def follow(self, output: TextIO) -> int:
-        """Show pods and their output until the job has ended, or its service is ready."""
+        """Print pods and their output until the job has ended or its service is ready."""
         wanted = self._watched() if self._is_brief() else []
         watches = {name: Watch(self._words("get", name)) for name in wanted}
         try:
@@ -127,7 +131,7 @@ class KubectlDriver:
                 items = self._patiently(lambda: self._look(output, watches))
                 code = self._verdict(items)
                 if code is not None:
-                    # Of a pod that came and ended since the last look, too.
+                    # Include pods that started and ended since the last look.
                     self._patiently(lambda: self._show_all(output))
                     return self._told(code, items)
                 time.sleep(self._poll)
@@ -141,7 +145,7 @@ class KubectlDriver:
         return {name: self._now(name, watches.get(name)) for name in self._watched()}
 
     def _patiently(self, look: Callable[[], _T]) -> _T:
-        """Look again where a look fails: a server that is away for minutes ends no job."""
+        """Retry failed lookups: a server that is away for minutes doesn't end a job."""
         until = None
         while True:
             try:
@@ -150,29 +154,30 @@ class KubectlDriver:
                 now = time.monotonic()
                 if until is None:
                     until = now + _AWAY
-                    say(f"{error}; trying again for {_AWAY / 60:g} minutes, the job goes on")
+                    say(f"{error}; retrying for {_AWAY / 60:g} minutes, the job keeps running")
                 if now > until or any(word in str(error) for word in _REFUSED):
                     raise
                 time.sleep(self._poll)
             else:
                 if until is not None:
-                    say("kubectl gets through again")
+                    say("kubectl can reach the server again")
                 return found
 
     def _told(self, code: int, items: dict[str, Any]) -> int:
-        """Say how the job has ended, and return its exit code."""
+        """Print how the job ended, and return its exit code."""
         name = self._job.name
         if code == Exit.SUCCEEDED:
             say(f"{name} succeeded" if self._trains else f"{name} is ready")
         elif code == Exit.OTHER:
-            say(f"{name} was removed before its end was seen")
+            say(f"{name} was removed before its result was known")
         else:
             reasons = [reason_of(item) for item in items.values() if item and state_of(item) in BAD]
             late = Exit.OVERDUE in self._exit_codes or _LATE in {reason for reason, _ in reasons}
             code = int(Exit.OVERDUE) if late else code
             why = [": ".join(filter(None, pair)) for pair in reasons if any(pair)]
-            why = ["it was not done at its deadline", *why] if late else why
-            say("; ".join([f"{name} failed", *dict.fromkeys(why), "'gridflow cancel' removes it"]))
+            why = ["it exceeded its deadline", *why] if late else why
+            hint = "remove it with 'gridflow cancel'"
+            say("; ".join([f"{name} failed", *dict.fromkeys(why), hint]))
         return code
 
     def status(self) -> list[TaskStatus]:
@@ -180,13 +185,13 @@ class KubectlDriver:
         return [TaskStatus(pod.name, pod.phase, pod.detail) for pod in self._pods()]
 
     def logs(self, *, follow: bool) -> int:
-        """Print the output of all pods, each line with its pod."""
+        """Print the output of all pods, with the pod's name on each line."""
         words = ["logs", *self._labels(), "--prefix", "--tail=-1", "--max-log-requests=100"]
         words += ["--follow"] if follow else []
         return subprocess.run(self._words(*words), check=False).returncode
 
     def cancel(self) -> None:
-        """Delete the documents' objects, claims of notebooks excepted."""
+        """Delete the documents' objects, except notebooks' claims."""
         words = ("delete", *self._removable(), "--ignore-not-found", "--wait=false")
         for line in self._call(*words).splitlines():
             say(line)
@@ -196,7 +201,7 @@ class KubectlDriver:
         return [_name(each) for each in contents if each["kind"] != "PersistentVolumeClaim"]
 
     def _verdict(self, items: dict[str, Any]) -> int | None:
-        """Return the exit code once the job has ended, None before."""
+        """Return the exit code if the job has ended, otherwise None."""
         states = {name: state_of(item) if item else "gone" for name, item in items.items()}
         followers = {f"{self._job.name}-{role}" for role in self._job.followers}
         decisive = [s for n, s in states.items() if n.rpartition("/")[2] not in followers]
@@ -209,21 +214,21 @@ class KubectlDriver:
         return None
 
     def _now(self, name: str, watch: Watch | None) -> Any:
-        """Return an object as it is, or as it was when it was seen last."""
+        """Return an object's current or last known content."""
         if item := self._get(name):
             self._missed.pop(name, None)
             self._last[name] = item
             return item
         last = (watch.last() if watch else None) or self._last.get(name)
-        # One of several may be removed, its time to live over, while others go on.
+        # One of several objects may be removed after its time to live while others keep running.
         if last and state_of(last) in GOOD | BAD:
             return last
-        # The watch may be a moment behind.
+        # The watch may lag behind.
         self._missed[name] = self._missed.get(name, 0) + 1
         return None if self._missed[name] > _MISSES else last or {"kind": "", "status": {}}
 
     def is_there(self) -> bool:
-        """Return whether the server has anything of the job; what has no pods says its state."""
+        """Return whether the server has any of the job's objects, and print their state."""
         there = {name: item for name in self._watched() if (item := self._get(name))}
         for name, item in there.items():
             why = ": ".join(filter(None, reason_of(item)))
@@ -236,7 +241,7 @@ class KubectlDriver:
         return self._trains and (brief or self._job.clean_up == "all")
 
     def _watched(self) -> list[str]:
-        """Return the names of the objects whose state is the job's, the main role's first."""
+        """Return the names of the objects that determine the job's state, main role first."""
         wanted = []
         for document in self._rendering.documents:
             kind = document.content["kind"]
@@ -247,7 +252,7 @@ class KubectlDriver:
         return sorted(wanted, key=lambda name: not name.endswith(main))
 
     def _get(self, name: str) -> Any:
-        """Return an object of the server, None if it isn't there."""
+        """Return an object from the server, None if it doesn't exist."""
         text = self._call("get", name, "--output=json", "--ignore-not-found", _ONE_CALL)
         return json.loads(text) if text.strip() else None
 
@@ -258,12 +263,12 @@ class KubectlDriver:
     def _show_all(self, output: TextIO) -> None:
         for pod in self._pods():
             if pod.is_leaving and (pod.name, pod.uid) not in self._seen:
-                continue  # of a job that was here before
+                continue  # from an earlier job
             line = f"{pod.phase} {pod.detail}".strip()
             if self._seen.get((pod.name, pod.uid)) != line:
                 self._seen[pod.name, pod.uid] = line
                 say(f"{pod.name}: {line}")
-            # Volcano starts a pod of the same name again, the kubelet a container of the same pod.
+            # Volcano restarts with a new pod of the same name, the kubelet within the same pod.
             attempt = (pod.name, pod.uid, pod.restarts)
             if pod.has_output and attempt not in self._streams:
                 for (name, *_), stream in self._streams.items():
@@ -277,7 +282,7 @@ class KubectlDriver:
                 self._exit_codes.add(pod.exit_code)
 
     def _end_streams(self) -> None:
-        # The output of an ended pod comes to its end by itself.
+        # The log stream of an ended pod ends by itself.
         until = time.monotonic() + _LAST_WORDS
         cut = [
             name
@@ -285,10 +290,10 @@ class KubectlDriver:
             if not stream.close(max(0.0, until - time.monotonic()))
         ]
         if cut:
-            say(f"the end of the output of {', '.join(cut)} is missing; 'gridflow logs' prints it")
+            say(f"the end of the output of {', '.join(cut)} is missing; see 'gridflow logs'")
 
     def _labels(self) -> list[str]:
-        """Return the words that select the pods of this target, of all that have the job's name."""
+        """Return the selector for this target's pods among all pods with the job's name."""
         parts = sorted(components([d.content for d in self._rendering.documents]))
         chosen = f",{COMPONENT} in ({','.join(parts)})" if parts else ""
         return [f"--selector=app.kubernetes.io/name={self._job.name}{chosen}"]

@@ -1,4 +1,4 @@
-"""Jobs on Marathon, through its REST API at ``MARATHON_URL``."""
+"""Runs jobs on Marathon with its REST API at ``MARATHON_URL``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _GONE: Final = 120.0
 
 
 class _NotFound(GridflowError):
-    """There is no such thing."""
+    """Marathon answered 404."""
 
 
 class MarathonDriver:
-    """Start, follow and remove a rendered group."""
+    """Starts, follows and removes a rendered group."""
 
     def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
         self._url = os.environ.get("MARATHON_URL", "").rstrip("/")
         if not self._url.startswith(("http://", "https://")):
             raise InvalidArgument(
-                f"MARATHON_URL is Marathon's address, like http://host:8080; got {self._url!r}."
+                "MARATHON_URL must be Marathon's address, such as http://host:8080; got "
+                f"{self._url!r}."
             )
         self._name = job.name
         self._tasks = {
@@ -44,22 +45,22 @@ class MarathonDriver:
         self._poll = poll
 
     def start(self, *, replace: bool = False) -> None:
-        """Put the group."""
+        """Create the group."""
         if self._apps():
             if not replace:
                 states = ", ".join(f"{task.task} {task.state}" for task in self.status())
-                raise AlreadyThere(self._name, f"/{self._name} is there ({states})")
+                raise AlreadyThere(self._name, f"/{self._name} already exists ({states})")
             self.cancel()
             self._wait_until_gone()
         answer = self._call("PUT", "/v2/groups", self._text)
-        say(f"Marathon deploys /{self._name}: {answer.get('deploymentId', '')}")
+        say(f"Marathon is deploying /{self._name}: {answer.get('deploymentId', '')}")
 
     def follow(self, output: TextIO) -> int:  # noqa: ARG002  (Marathon has no API for output)
-        """Wait until all tasks run; Marathon's apps have no end to wait for."""
+        """Wait until all tasks run; Marathon's apps never end."""
         while True:
             states = self.status()
             if states and all(task.state == "running" for task in states):
-                say("all tasks run; Marathon keeps finished ones, 'gridflow cancel' removes them")
+                say("all tasks are running; remove them with 'gridflow cancel' when finished")
                 return 0
             time.sleep(self._poll)
 
@@ -72,22 +73,22 @@ class MarathonDriver:
         return found
 
     def is_there(self) -> bool:
-        """Return whether there is such a group."""
+        """Return whether the group exists."""
         return self._apps() is not None
 
-    def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (the same call for all drivers)
-        """Say where the output is."""
+    def logs(self, *, follow: bool) -> int:  # noqa: ARG002  (all drivers have this parameter)
+        """Raise an error that says where to find the output."""
         raise GridflowError(
-            "Marathon has no API for output: it is in each task's Mesos sandbox (stdout, stderr)."
+            "Marathon has no API for output; look in each task's Mesos sandbox (stdout, stderr)."
         )
 
     def cancel(self) -> None:
         """Delete the group."""
         self._call("DELETE", f"/v2/groups/{self._name}?force=true")
-        say(f"Marathon removes /{self._name}")
+        say(f"Marathon is removing /{self._name}")
 
     def _apps(self) -> list[Any] | None:
-        """Return the apps of the group, None if there is no such group."""
+        """Return the group's apps, None if there is no such group."""
         path = f"/v2/groups/{self._name}?embed=group.apps&embed=group.apps.counts"
         try:
             group = self._call("GET", path)
@@ -116,6 +117,6 @@ class MarathonDriver:
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace").strip()
             kind = _NotFound if error.code == HTTPStatus.NOT_FOUND else GridflowError
-            raise kind(f"Marathon answers {error.code} to {method} {path}: {said}") from error
+            raise kind(f"Marathon answered {error.code} to {method} {path}: {said}") from error
         except (OSError, ValueError) as error:
             raise GridflowError(f"Marathon at {self._url} can't be reached: {error}") from error

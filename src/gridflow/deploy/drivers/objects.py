@@ -1,4 +1,4 @@
-"""What the objects of a job on Kubernetes say of themselves. Pure."""
+"""Reads the state of a job's Kubernetes objects; pure functions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final, Self
 
 from gridflow.deploy.pods import COMPONENT
 
-#: What ends well and badly: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
+#: States of success and failure: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
 GOOD: Final = frozenset({"Complete", "Completed", "Succeeded", "COMPLETED"})
 BAD: Final = frozenset({"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"})
-#: Kinds that carry on: they are followed until they are ready.
+#: Kinds that never end; they are followed until they are ready.
 STANDING: Final = ("Deployment", "Notebook", "InferenceService", "Tensorboard")
 
 
 def resource(content: Any) -> str:
-    """Return how kubectl calls an object's kind, with its group: Volcano has Jobs, too."""
+    """Return kubectl's name for an object's kind, with its group, because Volcano also has Jobs."""
     group, slash, version = content["apiVersion"].rpartition("/")
     kind = str(content["kind"]).lower()
     return f"{kind}.{version}.{group}" if slash else kind
 
 
 def components(tree: Any) -> set[str]:
-    """Return the parts of a job that documents label pods as."""
+    """Return the components with which documents label pods."""
     if isinstance(tree, dict):
         own = {tree[COMPONENT]} if isinstance(tree.get(COMPONENT), str) else set()
         return own.union(*map(components, tree.values()))
@@ -30,7 +30,7 @@ def components(tree: Any) -> set[str]:
 
 
 def state_of(item: Any) -> str:
-    """Return the state of an object in the words of its kind; one of `GOOD` once it is ready."""
+    """Return an object's state, as its kind names it; one of `GOOD` once it is ready."""
     status = item.get("status") or {}
     if item["kind"] in STANDING:
         return "Complete" if _is_ready(item, status) else "Pending"
@@ -44,7 +44,7 @@ def state_of(item: Any) -> str:
 
 
 def reason_of(item: Any) -> tuple[str, str]:
-    """Return why an object has ended badly, in a word and a sentence; both may be empty."""
+    """Return a reason and a message for an object's failure; both may be empty."""
     status = item.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition.get("status") == "True" and condition.get("type") in BAD:
@@ -56,7 +56,7 @@ def reason_of(item: Any) -> tuple[str, str]:
 
 
 def _is_ready(item: Any, status: Any) -> bool:
-    # Kubeflow's controllers don't say which generation their status is of.
+    # Kubeflow's controllers don't report the generation of their status.
     silent = 0 if item["kind"] == "Deployment" else item["metadata"].get("generation", 0)
     if status.get("observedGeneration", silent) < item["metadata"].get("generation", 0):
         return False
@@ -66,7 +66,7 @@ def _is_ready(item: Any, status: Any) -> bool:
     wanted = item.get("spec", {}).get("replicas", 1)
     if item["kind"] != "Deployment":
         return bool(status.get("readyReplicas", 0) >= wanted)
-    # As `kubectl rollout status` does: all pods are of the newest template, and the old ones gone.
+    # Like `kubectl rollout status`: all pods use the newest template, and old ones are gone.
     updated = status.get("updatedReplicas", 0)
     return bool(
         updated >= wanted
@@ -77,19 +77,19 @@ def _is_ready(item: Any, status: Any) -> bool:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod, as far as its user wants to know.
+    """The state of a pod, as shown to users.
 
     Attributes
     ----------
     name, uid, phase : str
     detail : str
-        Why it waits, or how it ended.
+        Why the pod is waiting, or how it ended.
     restarts : int
-        Of its containers.
+        Number of restarts of its containers.
     exit_code : int or None
-        The first of its containers' that is no success.
+        The first nonzero exit code of its containers.
     has_output, has_ended, is_leaving : bool
-        Whether a container has begun, whether the pod is at its end, and whether it is removed.
+        Whether a container has started, whether the pod has ended, and whether it is being removed.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Pod:
 
     @classmethod
     def of(cls, item: Any) -> Self:
-        """Read what the server says."""
+        """Read a pod from the server's object."""
         status = item.get("status", {})
         phase = status.get("phase", "")
         boxes = status.get("containerStatuses") or []
@@ -128,7 +128,7 @@ def _exit_code(box: Any) -> int | None:
 
 
 def _first_line(message: str | None) -> list[str]:
-    """Return the beginning of a termination message, the rest of which is in the pod's logs."""
+    """Return the first line of a termination message; the rest is in the pod's logs."""
     return (message or "").strip().splitlines()[:1]
 
 

@@ -1,4 +1,4 @@
-"""The output of a pod or task, whole, though connections to the server break."""
+"""The complete output of a pod or task, even if connections to the server break."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: A line of ``kubectl logs --prefix --timestamps``: pod and container, time, text; one of
-#: ``docker service logs --timestamps`` begins with the time.
+#: A line of ``kubectl logs --prefix --timestamps`` has pod and container, time and text. A line of
+#: ``docker service logs --timestamps`` starts with the time.
 _LINE: Final = re.compile(r"(\[[^\]]*\] )?(\d{4}-\S+) ?")
-#: Fractions of a second, as the container's runtime writes them.
+#: Digits of fractions of a second in the container runtime's timestamps.
 _DIGITS: Final = 9
-#: What kubectl and docker say of a pod or task that was removed.
+#: Messages of kubectl and docker for a removed pod or task.
 _GONE: Final = ("NotFound", "no such task or service")
-#: Characters of a time up to its seconds.
+#: Length of a timestamp up to its seconds.
 _SECONDS: Final = 19
 
 
 class LogStream:
     """Follows the output of one start of a container.
 
-    A stream that breaks looks like one that has come to its end, so it is opened again, from the
-    last line on, until one that was opened after the container's end is read to its own.
+    A broken stream looks like one that has ended. So the stream is reopened after the last line,
+    until one that was opened after the container's end has been read completely.
 
     Parameters
     ----------
     words : sequence of str
-        The command that prints the output with the time of each line.
+        The command that prints the output with timestamps.
     output : text file
     pause : float
-        Seconds before it is opened again.
+        Seconds before reopening the stream.
     since : str
-        The option that prints what was printed from a time on.
+        The option that limits the output to lines after a time.
     is_endless : bool
-        Whether the command goes on after the container's end when it follows the output.
+        Whether the command keeps following after the container's end.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class LogStream:
         self._thread.start()
 
     def end(self) -> None:
-        """Say that the container has ended: there is an end to be read."""
+        """Signal that the container has ended, so that its output has an end."""
         if not self._ended.is_set():
             self._ended.set()
             if self._is_endless:
                 self._terminate()
 
     def close(self, seconds: float) -> bool:
-        """Stop, after so many seconds at most; return whether all that was to be read was."""
+        """Stop after at most `seconds`; return whether all output was read."""
         if self._ended.is_set():
             self._thread.join(seconds)
         is_whole = not self._thread.is_alive() or not self._ended.is_set()
@@ -90,7 +90,7 @@ class LogStream:
             try:
                 code, said = self._read(has_ended=has_ended)
             except (OSError, ValueError):
-                return  # nobody reads what is printed
+                return  # the output was closed
             if (has_ended and code == 0) or any(word in said for word in _GONE):
                 return
             self._closed.wait(self._pause)
@@ -102,13 +102,13 @@ class LogStream:
         if self._last[0]:
             words.append(f"{self._since}={self._last[0]}")
         with self._lock:
-            # An endless stream would have been ended before it was opened.
+            # `end` couldn't stop an endless stream that wasn't open yet.
             if self._closed.is_set() or (self._is_endless and has_ended != self._ended.is_set()):
                 return 0, ""
             self._process = subprocess.Popen(
                 words,
                 stdout=subprocess.PIPE,
-                # docker prints there what the container has printed on its standard error.
+                # docker prints the container's standard error there.
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 encoding="utf-8",
@@ -125,7 +125,7 @@ class LogStream:
         return process.wait(), said
 
     def _print(self, lines: Iterable[str], *, has_ended: bool) -> str:
-        """Print what the container has printed; return what the command itself says."""
+        """Print the container's output; return the command's own messages."""
         last, count = self._last
         again = 0
         said = ""
@@ -135,7 +135,7 @@ class LogStream:
                 said += line
                 continue
             time = found.group(2)
-            # The server knows whole seconds only: some lines come once more.
+            # The server only uses whole seconds, so some lines are repeated.
             if _in_order(time) < _in_order(last):
                 continue
             if time == last and again < count:
@@ -151,7 +151,7 @@ class LogStream:
 
 
 def _in_order(time: str) -> str:
-    """Return a time whose texts are in the order of times; zeros at the end are left out of it."""
+    """Return a timestamp in a sortable form, because trailing zeros are omitted in timestamps."""
     whole, _, part = time.partition(".")
     digits = re.match(r"\d*", part)
     return whole[:_SECONDS] + "." + (digits.group() if digits else "").ljust(_DIGITS, "0")

@@ -1,4 +1,4 @@
-"""Jobs on Docker Swarm, through the real ``docker`` of one of its managers."""
+"""Runs jobs on Docker Swarm with ``docker`` on one of its managers."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 _POLL: Final = 1.0
 _LAST_WORDS: Final = 10.0
-#: Seconds in which Swarm ends the tasks of a stack and removes its network.
+#: Seconds for Swarm to stop a stack's tasks and remove its network.
 _GONE: Final = 120.0
-#: Seconds that a task may be wanted ended and still run; with them gone, so is its node. Longer
-#: than a task has from SIGTERM to SIGKILL.
+#: A task that should have ended and still runs after this many seconds is lost with its node. This
+#: is longer than the time between SIGTERM and SIGKILL.
 _LOST: Final = 90.0
-#: By this label ``docker stack`` knows what belongs to a stack.
+#: The label that identifies a stack's objects.
 _LABEL: Final = "com.docker.stack.namespace"
-#: Since when tasks of a service resolve one another's host names (moby/moby, pull request 39204),
-#: and since when tasks with generic resources aren't taken from their nodes again (issue 44378).
+#: First versions in which a service's tasks resolve each other's host names (moby/moby, pull
+#: request 39204), and in which tasks with generic resources stay on their nodes (issue 44378).
 _NAMES: Final = (20, 10)
 _DEVICES: Final = (24, 0)
-#: moby/swarmkit, api/types.proto: states from which nothing follows.
+#: Final states (moby/swarmkit, api/types.proto).
 _ENDED: Final = ("complete", "shutdown", "failed", "rejected", "remove", "orphaned")
-#: States of a task that no node has.
+#: States of a task that isn't on a node yet.
 _UNPLACED: Final = ("new", "allocated", "pending")
 #: moby/moby, daemon/cluster/executor/container/errors.go.
 _CODE: Final = re.compile(r"non-zero exit \((\d+)\)")
@@ -47,7 +47,7 @@ _CODE: Final = re.compile(r"non-zero exit \((\d+)\)")
 
 @dataclass(frozen=True)
 class SwarmTask:
-    """One line of ``docker stack ps``."""
+    """A line of ``docker stack ps``."""
 
     id: str
     name: str
@@ -71,23 +71,23 @@ class SwarmTask:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing follows its state."""
+        """Whether the task's state is final."""
         return self.state in _ENDED
 
     @property
     def exit_code(self) -> int | None:
-        """With which code its program ended, None if it wasn't started, or was ended."""
+        """The program's exit code, None if it wasn't started or was stopped."""
         found = _CODE.search(self.error)
         return int(found.group(1)) if found else 0 if self.state == "complete" else None
 
     @property
     def has_output(self) -> bool:
-        """Whether there is a container to read from."""
+        """Whether there is a container with output."""
         return self.state in {"running", "complete", "shutdown", "failed"}
 
 
 class SwarmDriver:
-    """Start, follow and remove a rendered stack."""
+    """Starts, follows and removes a rendered stack."""
 
     def __init__(self, job: Job, rendering: Rendering, *, poll: float = _POLL) -> None:
         hint = "Install Docker, or render the job and deploy it on a manager of the swarm."
@@ -99,7 +99,7 @@ class SwarmDriver:
         self._poll = poll
         self._seen: dict[str, str] = {}
         self._streams: dict[str, LogStream] = {}
-        #: When a task was first wanted ended while it ran.
+        #: When a running task was first seen with a final desired state.
         self._leaving: dict[str, float] = {}
 
     def start(self, *, replace: bool = False) -> None:
@@ -108,9 +108,9 @@ class SwarmDriver:
         if self._services():
             if not replace:
                 states = ", ".join(f"{task.task} {task.state}" for task in self.status())
-                raise AlreadyThere(self._name, f"{self._name} is there ({states})")
+                raise AlreadyThere(self._name, f"{self._name} already exists ({states})")
             self.cancel()
-        # What 'gridflow cancel' removes may still be on its way.
+        # Objects removed by 'gridflow cancel' may still be terminating.
         self._wait_until_gone()
         with tempfile.TemporaryDirectory(prefix="gridflow-") as folder:
             write_all(self._rendering.documents, Path(folder))
@@ -118,17 +118,18 @@ class SwarmDriver:
             try:
                 said = self._call("stack", "deploy", *words)
             except GridflowError:
-                # It makes the network before it looks for the secrets.
+                # Docker creates the network before it looks for the secrets.
                 self.cancel()
                 raise
         for line in said.splitlines():
             say(line)
 
     def follow(self, output: TextIO) -> int:
-        """Show tasks and their output until all have ended."""
+        """Print tasks and their output until all have ended."""
         try:
             while True:
-                # Before the tasks: what ends in between is still seen as running.
+                # Look at services before tasks, so that a task that ends in between counts as
+                # running.
                 is_there = bool(self._services())
                 found = self._own_tasks()
                 for task in found.values():
@@ -152,9 +153,9 @@ class SwarmDriver:
         return bool(self._services())
 
     def logs(self, *, follow: bool) -> int:
-        """Print the output of all services; followed, that of the tasks until they have ended."""
+        """Print the output of all services; with `follow`, that of the tasks until they end."""
         if follow:
-            # 'docker service logs --follow' would not end with them.
+            # 'docker service logs --follow' would not end with the tasks.
             self.follow(sys.stdout)
             return 0
         codes = []
@@ -169,22 +170,22 @@ class SwarmDriver:
             say(line)
 
     def _check_swarm(self) -> None:
-        """Refuse a swarm on which the job couldn't run, or its end couldn't be seen."""
+        """Reject a swarm on which the job couldn't run, or its result couldn't be seen."""
         swarm = json.loads(self._call("info", "--format={{json .Swarm}}"))
         if not swarm.get("ControlAvailable"):
             raise GridflowError(
-                f"this Docker is no manager of a swarm (its state is "
+                f"this Docker isn't a manager of a swarm (its state is "
                 f"{swarm.get('LocalNodeState', 'unknown')!r}): run 'docker swarm init', or set "
                 "DOCKER_HOST or DOCKER_CONTEXT to a manager."
             )
         settings = ((swarm.get("Cluster") or {}).get("Spec") or {}).get("Orchestration") or {}
         if settings.get("TaskHistoryRetentionLimit") == 0:
             raise GridflowError(
-                "this swarm forgets each task that ends, so the job's end couldn't be seen: run "
+                "this swarm keeps no history of tasks, so the job's result would be unknown: run "
                 "'docker swarm update --task-history-limit=5'."
             )
         nodes = map(json.loads, self._call("node", "ls", "--format={{json .}}").splitlines())
-        needed, why = (_NAMES, "tasks don't find one another by their host names")
+        needed, why = (_NAMES, "tasks can't resolve each other's host names")
         if self._has_gpus:
             needed, why = (_DEVICES, "Swarm rejects tasks with GPUs soon after their start")
         old = [f"{n['Hostname']} ({n['EngineVersion']})" for n in nodes if _is_old(n, needed)]
@@ -195,9 +196,9 @@ class SwarmDriver:
             )
 
     def _verdict(self, found: dict[str, SwarmTask], *, is_there: bool) -> int | None:
-        """Return the exit code once the job has ended, None before."""
+        """Return the exit code if the job has ended, otherwise None."""
         if not is_there or any(name in self._seen and name not in found for name in self._tasks):
-            say(f"{self._name} was removed before its end was seen")
+            say(f"{self._name} was removed before its result was known")
             return int(Exit.OTHER)
         if len(found) < len(self._tasks):
             return None
@@ -205,22 +206,22 @@ class SwarmDriver:
         gone = {task.name for task in found.values() if self._is_lost(task)}
         going = [task for name, task in found.items() if name not in {*codes, *gone}]
         has_failed = bool(gone) or any(code != 0 for code in codes.values())
-        # A task that no node takes waits for ever, though the others have given up.
+        # A task that can't be placed waits forever, even after the others have given up.
         if going and not (has_failed and all(task.state in _UNPLACED for task in going)):
             return None
         for task in going:
             say(f"{task.name} was never placed: {task.error or task.state}")
         for name in sorted(gone):
-            say(f"{name} was to end {_LOST:g} s ago; its node says nothing of it")
+            say(f"{name} should have ended {_LOST:g} s ago; its node doesn't respond")
         for name in [name for name, code in codes.items() if code is None]:
             say(f"{name} ended as {found[name].state}: {found[name].error or 'it was stopped'}")
         code = verdict({name: code for name, code in codes.items() if code})
         return code or (int(Exit.LOST) if has_failed else 0)
 
     def _is_lost(self, task: SwarmTask) -> bool:
-        """Whether a task was to end long ago: its node is down, and tells nothing of it.
+        """Return whether a task should have ended long ago, because its node is down.
 
-        moby/swarmkit, manager/orchestrator/restart: its state stays the last that was heard.
+        Swarm then keeps its last known state (moby/swarmkit, manager/orchestrator/restart).
         """
         if task.has_ended or task.desired not in _ENDED or task.state in _UNPLACED:
             self._leaving.pop(task.id, None)
@@ -248,10 +249,10 @@ class SwarmDriver:
         whole = [stream.close(max(0.0, until - time.monotonic())) for stream in streams]
         self._streams = {}
         if not all(whole):
-            say("the end of the output is missing; 'gridflow logs' prints all of it")
+            say("the end of the output is missing; print all of it with 'gridflow logs'")
 
     def _own_tasks(self) -> dict[str, SwarmTask]:
-        """Return the tasks of the roles; TensorBoard and the servers never end."""
+        """Return the roles' tasks, without TensorBoard and model servers, which never end."""
         newest = self._newest()
         return {name: newest[name] for name in self._tasks if name in newest}
 
@@ -259,8 +260,8 @@ class SwarmDriver:
         """Return the newest task of each slot."""
         found: dict[str, SwarmTask] = {}
         for task in self._listed():
-            # Those of a slot stand together, the newest first (docker/cli, command/task/print.go);
-            # those of removed services have no name any more.
+            # Tasks of a slot are listed together, newest first (docker/cli, command/task/print.go).
+            # Tasks of removed services no longer have a name.
             if task.name.startswith(f"{self._name}_") and task.desired != "remove":
                 found.setdefault(task.name, task)
         return found

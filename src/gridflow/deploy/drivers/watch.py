@@ -1,4 +1,4 @@
-"""The last state of an object that may be gone by the next look."""
+"""Remembers the last state of an object that may disappear between two looks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CHUNK = 4096
 
 
 class Watch:
-    """Follows one object by ``kubectl get --watch``, which misses no change of it.
+    """Follows an object with ``kubectl get --watch``, which misses no change.
 
-    A server ends each watch after some minutes, so it is begun anew until it is closed. Who may not
-    watch, by the rules of the cluster, has no last state.
+    The server ends each watch after some minutes, so it is restarted until it is closed. Without
+    permission to watch, there is no last state.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Watch:
         self._thread.start()
 
     def last(self) -> Any:
-        """Return the object as it was seen last, None if it never was."""
+        """Return the object's last known content, None if it was never seen."""
         return self._last
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Watch:
         with process.stdout as stream:
             for line in stream:
                 text += line
-                if line.rstrip() != "}":  # the object's own end isn't indented
+                if line.rstrip() != "}":  # the object's last line isn't indented
                     continue
                 try:
                     self._last, end = decoder.raw_decode(text.lstrip())

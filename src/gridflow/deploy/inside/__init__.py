@@ -1,3 +1,3 @@
-"""What starts inside a container: nothing here imports more than the standard library at first."""
+"""Programs that start inside containers, initially importing only the standard library."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program beside which `gridflow launch` stands: started, signalled, ended."""
+"""Runs the program of `gridflow launch` as a child process, and passes signals on to it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _LAST_WORDS: Final = 2.0
 
 
 class Child:
-    """Runs one command at a time, in a process group of its own.
+    """Runs one command at a time, in its own process group.
 
     Parameters
     ----------
     grace : float
         Seconds between asking a process to end and killing its group.
     overhear : bool, default False
-        Keep the end of what a command prints on standard error, on its way there.
+        Also keep the end of a command's standard error.
 
     Attributes
     ----------
     trouble : str
         Why the last command could not be started; empty if it was.
     tail : str
-        The end of the last command's standard error, if it is overheard.
+        The end of the last command's standard error, with `overhear`.
     """
 
     def __init__(self, grace: float, *, overhear: bool = False) -> None:
@@ -50,7 +50,7 @@ class Child:
         self.tail = ""
 
     def run(self, words: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Run a command to its end and return its exit code; 128 + n after signal n."""
+        """Run a command and return its exit code, or 128 + n after signal n."""
         with self._lock:
             self.trouble = self.tail = ""
             if self.stopped:
@@ -61,18 +61,19 @@ class Child:
                     env=dict(environ),
                     process_group=0,
                     stderr=subprocess.PIPE if self._overhear else None,
-                    # prctl is async-signal-safe, and nothing else can tie a child to its parent.
+                    # prctl is async-signal-safe, and there is no other way to tie a child to its
+                    # parent.
                     preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
                 )
             except FileNotFoundError:
-                self.trouble = f"no program {words[0]!r} here or on the PATH"
+                self.trouble = f"program {words[0]!r} not found here or on the PATH"
                 return Exit.NOT_FOUND
             except OSError as error:
                 self.trouble = f"{words[0]!r} can't be run: {error.strerror}"
                 return Exit.NOT_EXECUTABLE
         ear = _Ear(self._process) if self._overhear else None
         code = self._process.wait()
-        # What the program left behind would keep the container, or the port, busy.
+        # Leftover processes would keep the container or the port busy.
         self._signal(signal.SIGKILL)
         if ear is not None:
             self.tail = ear.words()
@@ -81,9 +82,9 @@ class Child:
         return SIGNALLED - code if code < 0 else code
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask the command to end, and kill its group after the grace; nothing is started after.
+        """Ask the command to end, kill its group after the grace period, and start no others.
 
-        Not for signal handlers: it waits for a command that is just being started.
+        Don't call it in signal handlers: it waits for a command that is just starting.
         """
         with self._lock:
             self.stopped = True
@@ -102,7 +103,7 @@ class Child:
 
 
 class _Ear:
-    """Passes a process's standard error on at once, and keeps its end."""
+    """Passes on a process's standard error without delay, and keeps its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None
@@ -112,7 +113,7 @@ class _Ear:
         self._thread.start()
 
     def words(self) -> str:
-        """Return the end of what was printed; what holds the pipe open longer isn't waited for."""
+        """Return the end of the output, without waiting for processes that keep the pipe open."""
         self._thread.join(timeout=_LAST_WORDS)
         return bytes(self._tail).decode(errors="replace")
 
@@ -130,11 +131,11 @@ def _write(piece: bytes) -> None:
         while piece:
             piece = piece[os.write(stderr, piece) :]
     except OSError:
-        return  # nobody reads; the program isn't to notice
+        return  # nobody reads the output; the program must not notice
 
 
 def end_with_parent() -> None:
-    """Let this process be asked to end when its parent has died; between fork and exec."""
+    """Ask the kernel to send SIGTERM when the parent dies; call it between fork and exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

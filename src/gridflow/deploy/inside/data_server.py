@@ -12,14 +12,14 @@ from gridflow._training.data_server import start
 
 
 def main() -> None:
-    """Serve the task that the command line names until the process is ended."""
+    """Serve the task named on the command line until the process is stopped."""
     name, dispatcher, workers, folder, patience = sys.argv[1:]
     task, addresses = Task.parse(name), workers.split(",")
     os.chdir(folder)
     journal = os.environ.get(JOURNAL) or os.path.join(folder, "journal")  # noqa: PTH118 (or a URL)
     server = start(task, dispatcher, addresses, journal=journal, patience=float(patience))
     own = dispatcher if task.role == DISPATCHER else addresses[task.index]
-    sys.stderr.write(f"gridflow: {task} of the data service listens at {own}\n")
+    sys.stderr.write(f"gridflow: {task} of the data service listens on {own}\n")
     server.join()
 
 

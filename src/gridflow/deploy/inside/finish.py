@@ -1,9 +1,9 @@
-"""What tasks of a job tell one another: that they begin, and how they have ended.
+"""Messages between a job's tasks: when they start and how they end.
 
-Servers and an evaluator end once all who train have told them that they have succeeded. All tasks
-end once one has told them that it has failed for good: the rest would wait for it without an end.
-Those who train end together. Only names of tasks, numbers of starts and exit codes travel. Like
-TensorFlow's own ports, these aren't authenticated: they belong into a network of the job's own.
+Servers and evaluators end once all training tasks have reported success. All tasks end once one
+has reported a permanent failure, because they would wait for it forever. Training tasks end
+together. Messages contain only task names, start ids and exit codes. Like TensorFlow's own ports,
+these ports aren't authenticated, so they belong in a network of the job's own.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CALL_SECONDS: Final = 5.0
 _PAUSE: Final = 0.5
 _BACKLOG: Final = 128
 
-#: Where those listen who end with the training, and where all others do, by role.
+#: Addresses, by role, of the tasks that end with the training, and of all others.
 FINISH: Final = "GRIDFLOW_FINISH"
 GIVE_UP: Final = "GRIDFLOW_GIVE_UP"
-#: The others alone, where a controller ends what has to end.
+#: Addresses of the tasks that end together, on targets whose controller stops the others.
 MEET: Final = "GRIDFLOW_MEET"
 
 
 def finish_addresses(environ: Mapping[str, str], name: str = FINISH) -> dict[str, list[str]]:
-    """Return the addresses that one of both variables holds, by role."""
+    """Return the addresses in one of these variables, by role."""
     text = environ.get(name, "")
     if not text:
         return {}
@@ -49,7 +49,7 @@ def finish_addresses(environ: Mapping[str, str], name: str = FINISH) -> dict[str
 def tell(
     servers: dict[str, list[str]], task: str, code: int, *, seconds: float = 30.0
 ) -> list[str]:
-    """Tell everybody at these addresses that a task has ended; return those that didn't hear it."""
+    """Report a task's end to all these addresses; return those that couldn't be reached."""
     waiting = [address for hosts in servers.values() for address in hosts]
     end = time.monotonic() + seconds
     while waiting:
@@ -61,9 +61,9 @@ def tell(
 
 
 def call(address: str, **message: Any) -> str | None:
-    """Tell whoever listens at an address something; return its own start, None if it didn't hear.
+    """Send a message to an address; return the receiver's start id, None if it wasn't received.
 
-    The start is empty of those who have told nobody that they begin.
+    The start id is empty if the receiver has none.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -76,29 +76,29 @@ def call(address: str, **message: Any) -> str | None:
 
 
 class FinishListener:
-    """Listens on a task's second port for the ends of others.
+    """Listens on a task's second port for messages about other tasks' ends.
 
     Parameters
     ----------
     address : str
-        ``host:port``; it binds the port on all interfaces, as the name is the target's, but for
-        ``localhost``.
+        ``host:port``. Binds the port on all interfaces, because the name belongs to the target;
+        for ``localhost`` it binds only the loopback interface.
     awaited : set of str
-        The tasks that train, like ``worker:1``.
+        The training tasks, such as ``worker:1``.
     done : callable
-        Called once, from the listening thread, when all of these have ended; and when one has
-        failed, unless ``failed`` is there for that.
+        Called once, from the listening thread, when all of these have ended; without ``failed``,
+        also when one has failed.
     failed : callable, optional
-        Called once with the task that has failed for good, and its exit code.
+        Called once with the task that has failed permanently, and its exit code.
     known : set of str
-        Other tasks whose failure is news.
+        Other tasks whose failures matter.
     begun : callable, optional
-        Called with each task that was there before and begins anew.
+        Called with each task that restarts.
 
     Attributes
     ----------
     start : str
-        What tells this start of the own task from others.
+        Identifies the current start of this task.
     """
 
     def __init__(
@@ -128,27 +128,27 @@ class FinishListener:
 
     @property
     def awaited(self) -> set[str]:
-        """The tasks that train and have not told of their end."""
+        """The training tasks that haven't reported success yet."""
         with self._lock:
             return set(self._trainers - self._ended)
 
     def has_begun(self, task: str) -> bool:
-        """Return whether anything was heard of a task."""
+        """Return whether a task has sent any message."""
         with self._lock:
             return task in self._starts or task in self._ended | self._failures
 
     def has_succeeded(self, task: str) -> bool:
-        """Return whether a task has told so."""
+        """Return whether a task has reported success."""
         with self._lock:
             return task in self._ended
 
     def has_ended(self, task: str) -> bool:
-        """Return whether a task has told that it has succeeded, or failed for good."""
+        """Return whether a task has reported success or a permanent failure."""
         with self._lock:
             return task in self._ended | self._failures
 
     def forget_ends(self) -> None:
-        """Await all once more."""
+        """Wait for all tasks again."""
         with self._lock:
             self._ended.clear()
 
@@ -157,7 +157,7 @@ class FinishListener:
         self._acceptor.close()
 
     def _hear(self, connection: socket.socket) -> Generator[int, None, None]:
-        # It goes on answering after the last word, for a task that missed the reply and asks again.
+        # Keep answering after the end: a task that missed the reply asks again.
         with connection:
             words = b""
             while not words.endswith(b"\n") and len(words) < _MOST_BYTES:
@@ -172,14 +172,14 @@ class FinishListener:
             is_start = is_known and "begun" in news
             if is_start:
                 self.note_start(str(task), str(news["begun"]))
-            with contextlib.suppress(OSError):  # it counts, though the answer doesn't arrive
+            with contextlib.suppress(OSError):  # the message counts even if the answer is lost
                 reply = f"ok {self.start}".rstrip() if is_known else "unknown task"
                 connection.sendall(f"{reply}\n".encode())
         if is_known and not is_start:
             self._judge(str(task), news.get("code"))
 
     def note_start(self, task: str, start: str) -> None:
-        """Take notice of a start, which may be known."""
+        """Record a task's start, and report it if the task has restarted."""
         with self._lock:
             is_anew = self._starts.get(task, start) != start
             self._starts[task] = start

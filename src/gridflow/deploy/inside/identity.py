@@ -1,4 +1,4 @@
-"""Which task of the job this process is, in the words of whatever target started it."""
+"""Finds out which task of the job this process is, from the target's variables or flags."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Kubeflow Trainer's name for whoever trains.
+#: Kubeflow Trainer's name for training tasks.
 _NODE: Final = "node"
-#: The number of nodes, by Trainer's policy for torch, and the name of its set, which is the job's.
+#: The number of nodes, from Trainer's torch policy, and the name of its JobSet and job.
 _NODES: Final = "PET_NNODES"
 _SET: Final = "JOBSET_NAME"
-#: The variables that hold an index, and the first one; Docker Swarm counts slots from 1.
+#: Variables with an index, and the first index; Docker Swarm counts slots from 1.
 _INDEXES: Final = {
     "GRIDFLOW_INDEX": 0,
     "JOB_COMPLETION_INDEX": 0,
@@ -39,10 +39,11 @@ _ROLES_FROM: Final = ("GRIDFLOW_ROLE", "REPLICATED_JOB_NAME", "VC_TASK_NAME")
 def identify(
     environ: Mapping[str, str], words: Sequence[str] = (), own: Mapping[str, str] | None = None
 ) -> ClusterMember:
-    """Find out who this process is.
+    """Find out which task this process is.
 
-    In this order: ``gridflow launch``'s own options, TF_CONFIG (also an operator's), gridflow's or
-    the target's variables, the classic flags among the program's words.
+    Looks, in this order, at the options of ``gridflow launch``, at TF_CONFIG (also from an
+    operator), at gridflow's or the target's variables, and at classic flags in the program's
+    command.
 
     Parameters
     ----------
@@ -51,12 +52,12 @@ def identify(
     words : sequence of str
         The program's command.
     own : mapping of str to str, optional
-        The classic flags given to ``gridflow launch`` itself.
+        The classic flags passed to ``gridflow launch`` itself.
 
     Raises
     ------
     InvalidArgument
-        If none of them says it, or what they say is no role, index or cluster.
+        If none of these is present, or one has an invalid role, index or cluster.
     """
     if own:
         return ClusterMember.from_flags(own, "the options")
@@ -68,10 +69,10 @@ def identify(
         if "job_name" in flags:
             return ClusterMember.from_flags(flags, "the command's flags")
         seen = [n for n in (*_ROLES_FROM, *_INDEXES, "MARATHON_APP_ID") if n in environ]
-        found = f"only {', '.join(seen)}" if seen else "none of them"
+        found = f" (only {', '.join(seen)} is set)" if seen else ""
         raise InvalidArgument(
-            f"no role found: there is {found}. Set TF_CONFIG, or GRIDFLOW_ROLE, GRIDFLOW_INDEX and "
-            "GRIDFLOW_CLUSTER, or give --job_name, --task_index, --ps_hosts and --worker_hosts."
+            f"no role found{found}. Set TF_CONFIG, or GRIDFLOW_ROLE, GRIDFLOW_INDEX and "
+            "GRIDFLOW_CLUSTER, or pass --job_name, --task_index, --ps_hosts and --worker_hosts."
         )
     cluster = _cluster(environ, role, index)
     if role == _NODE:
@@ -90,12 +91,12 @@ def _from_variables(environ: Mapping[str, str]) -> tuple[str | None, int, str]:
     role = _role(environ[role_from])
     if index_from is None:
         if app is None:
-            reason = f"{role_from} is {role!r}, but there is no index: set one of "
+            reason = f"{role_from} is {role!r}, but no index is set: set one of "
             raise InvalidArgument(reason + f"{', '.join(_INDEXES)}.")
         return role, int(app.group(2)), f"{role_from} and MARATHON_APP_ID"
     first, text = _INDEXES[index_from], environ[index_from]
     if not text.isdigit() or int(text) < first:
-        raise InvalidArgument(f"{index_from} must be a number of at least {first}, got {text!r}.")
+        raise InvalidArgument(f"{index_from} must be a number of at least {first}; got {text!r}.")
     return role, int(text) - first, f"{role_from} and {index_from}"
 
 
@@ -111,10 +112,10 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
             ) from error
     if role == _NODE and (count := _nodes(environ)):
         name, port = environ[_SET], environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
-        # A set without a subdomain has its own name for it, as Trainer's own torch policy knows.
+        # A set without a subdomain uses its own name, which Trainer's torch policy relies on, too.
         return {WORKER: [f"{name}-{_NODE}-0-{i}.{name}:{port}" for i in range(count)]}
     if index:
-        reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER doesn't say where they are."
+        reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER with their addresses isn't set."
         raise InvalidArgument(reason)
     if not facts_of(role).is_in_cluster:
         return {}
@@ -123,7 +124,7 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
 
 
 def nodes_of_a_trainjob(environ: Mapping[str, str], who: ClusterMember) -> dict[str, list[str]]:
-    """Return where the nodes of a TrainJob hear of one another whose runtime knows no names."""
+    """Return the addresses for messages between a TrainJob's nodes, if only the runtime is ours."""
     if environ.get("GRIDFLOW_CLUSTER") or not _nodes(environ):
         return {}
     found = [address.rpartition(":") for address in in_order(who.cluster.get(WORKER, []))]
@@ -131,7 +132,7 @@ def nodes_of_a_trainjob(environ: Mapping[str, str], who: ClusterMember) -> dict[
 
 
 def _nodes(environ: Mapping[str, str]) -> int:
-    """Return how many nodes a TrainJob has, 0 if this isn't one of them."""
+    """Return a TrainJob's number of nodes, 0 outside a TrainJob."""
     text = environ.get(_NODES, "")
     return int(text) if text.isdigit() and environ.get(_SET) else 0
 

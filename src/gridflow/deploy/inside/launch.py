@@ -1,4 +1,4 @@
-"""``gridflow launch``: one image for all roles, the role from outside."""
+"""``gridflow launch``: runs one task; its role comes from outside, so all roles share one image."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ if TYPE_CHECKING:
 
     from gridflow._spec.tf_config import ClusterMember
 
-#: How often this task has failed before, where the target counts and restarts.
+#: The number of earlier failures of this task, on targets that count and restart.
 FAILURES: Final = "GRIDFLOW_FAILURES"
-#: When the job was started first, in seconds since 1970, where the target starts all of it again.
+#: The job's first start in seconds since 1970, on targets that restart the whole job.
 BEGAN: Final = "GRIDFLOW_BEGAN"
 _LONGEST_PAUSE: Final = 30.0
 
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """What ``gridflow launch`` is told.
+    """The options of ``gridflow launch``.
 
     Attributes
     ----------
     command : tuple of str
         The program; empty for a standard server.
     classic_flags : bool
-        Hand the four classic flags to the program as well.
+        Also pass the four classic flags to the program.
     restart_policy : {"never", "on-failure", "exit-code"}
-        Inside this process; ``never`` where the target restarts.
+        When to restart the program in this process; ``never`` if the target restarts.
     restart_limit : int
     pod_restart_policy : {"never", "on-failure", "exit-code"} or None
-        By which the target restarts this process, as often as ``pod_restart_limit`` says; None
-        where it doesn't.
+        When the target restarts this process, up to ``pod_restart_limit`` times; None if it
+        doesn't.
     pod_restart_limit : int
     retryable_exits : tuple of int
-        Exit codes below 128 of the program that are worth another try, too.
+        Exit codes of the program below 128 that are retryable, too.
     retryable_exit_code : int or None
-        End with this one code after every retryable failure.
+        Exit with this code after every retryable failure.
     stay : bool
-        Stay alive once finished.
+        Keep running when finished.
     finished_dir : str or None
-        Where to note that the task has finished.
+        The folder that records finished tasks.
     resolve_timeout : float
-        Seconds to wait for the peers' names.
+        Seconds to wait until the peers' names resolve.
     grace : float
         Seconds between SIGTERM and SIGKILL for the program.
     deadline : float or None
-        Seconds after which the program is ended, restarts included; those of the target, too, where
-        ``GRIDFLOW_BEGAN`` says when the job began.
+        Seconds after which the program is stopped, including restarts. With ``GRIDFLOW_BEGAN``, the
+        target's restarts are included, too.
     flags : mapping of str to str
-        The classic flags given to the command itself.
+        The classic flags passed to the command itself.
     """
 
     command: tuple[str, ...] = ()
@@ -93,17 +93,17 @@ class LaunchArguments:
 
 
 def launch(options: LaunchArguments, environ: Mapping[str, str] | None = None) -> int:
-    """Run one task to its end.
+    """Run one task until it ends.
 
     Returns
     -------
     int
-        The exit code: 0, a permanent failure from 1 to 127, a retryable one from 128.
+        The exit code: 0, from 1 to 127 for a permanent failure, 128 or more for a retryable one.
     """
     environ = os.environ if environ is None else environ
     try:
         who = identify(environ, options.command, options.flags)
-        _say(f"this is {who}, by {who.source}")
+        _say(f"this is {who}, from {who.source}")
         task = _Task(options, environ, who)
     except GridflowError as error:
         _say(str(error))
@@ -112,7 +112,7 @@ def launch(options: LaunchArguments, environ: Mapping[str, str] | None = None) -
     _on_signals(task.stop)
     note = _Note(options.finished_dir, who)
     if options.stay and (code := note.read()) is not None:
-        _say(f"{who} has finished before, with exit code {code}; staying")
+        _say(f"{who} already finished with exit code {code}; keeping the container running")
         task.stopped.wait()
         return 0
     try:
@@ -126,17 +126,20 @@ def launch(options: LaunchArguments, environ: Mapping[str, str] | None = None) -
         leave_message(cause)
     if options.stay and code != Exit.TRY_AGAIN and not task.stopped.is_set():
         note.write(code)
-        _say(f"{who} has finished with exit code {code}; staying, as this target restarts services")
+        _say(
+            f"{who} finished with exit code {code}; keeping the container running, because this "
+            "target restarts services"
+        )
         task.stopped.wait()
         return 0
     return _mapped(code, options)
 
 
 def _on_signals(stop: Callable[[int], None]) -> None:
-    """Call a function with the number of each signal that asks for the end, in a thread.
+    """Call a function in a thread with the number of each SIGTERM or SIGINT.
 
-    A handler runs in the middle of whatever the main thread does. If that is ``Event.wait``, it may
-    hold the lock that ``Event.set`` needs, and neither would ever return.
+    A signal handler interrupts the main thread anywhere. Inside ``Event.wait``, the main thread may
+    hold the lock that ``Event.set`` needs, which would deadlock.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -149,18 +152,18 @@ def _on_signals(stop: Callable[[int], None]) -> None:
 
     threading.Thread(target=follow, name="gridflow-signals", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # the byte in the pipe says it all
+        signal.signal(number, lambda *_: None)  # the wakeup pipe carries the signal's number
 
 
 class _Task:
-    """The program of one task, with its restarts and its part in the end of the others."""
+    """One task's program, with its restarts and its messages to other tasks."""
 
     def __init__(
         self, options: LaunchArguments, environ: Mapping[str, str], who: ClusterMember
     ) -> None:
         self.options = options
         self.who = who
-        # Only a program with peers can lose one, and only Kubernetes asks for last words.
+        # Only a program with peers can lose one, and only Kubernetes has a termination message.
         overhear = bool(who.peers) or message_place() is not None
         self.child = Child(options.grace, overhear=overhear)
         self.failures = _count(environ.get(FAILURES, ""))
@@ -168,22 +171,22 @@ class _Task:
         if dispatcher := who.data_service.get(DISPATCHER):
             self.environ = {**self.environ, DATA_SERVICE: dispatcher[0]}
         self.words = self._words()
-        #: The target wants this process to end.
+        #: Set when the target asks this process to end.
         self.stopped = threading.Event()
-        #: Nothing is to be waited for, or started again.
+        #: Set when nothing may be waited for or restarted any more.
         self.ending = threading.Event()
-        #: Instead of the program's exit code, once somebody else has decided about the end.
+        #: Replaces the program's exit code when the program was stopped for another reason.
         self.verdict: int | None = None
         self._why = ""
 
     @property
     def cause(self) -> str:
-        """What failed, and the end of what the program printed on standard error."""
+        """What failed, followed by the end of the program's standard error."""
         tail = self.child.tail.rstrip()
         return f"{self._why}\n{tail}" if tail else self._why
 
     def stop(self, number: int) -> None:
-        """Hand a signal of the target on."""
+        """Pass on a signal from the target."""
         self.stopped.set()
         self.ending.set()
         self.child.stop(number)
@@ -205,7 +208,7 @@ class _Task:
 
     @contextlib.contextmanager
     def _own_folder(self) -> Iterator[None]:
-        """Give a server of the data service a folder that outlives its restarts in here."""
+        """Give a data service server a folder that survives its restarts in this process."""
         if not facts_of(self.who.role).is_data_service:
             yield
             return
@@ -234,10 +237,10 @@ class _Task:
             code = self._run(others)
             if code or self.ending.is_set() or others.meet(self.ending):
                 return code
-            _say(f"another task was started again, which needs {self.who} once more")
+            _say(f"another task has restarted and needs {self.who} again")
 
     def _absent(self, task: str) -> None:
-        words = f"the name of {task} is gone, longer than a restart takes; ending {self.who}"
+        words = f"{task} has been gone for longer than a restart takes; stopping {self.who}"
         self._end(words, Exit.GIVEN_UP)
 
     def _clock(self) -> threading.Timer | None:
@@ -257,21 +260,21 @@ class _Task:
             return [*words, str(self.who), self.environ[DATA_SERVICE], workers]
         if not self.options.command:
             if self.who.role not in {PS, WORKER}:
-                reason = f"{self.who} has no command, and only ps and workers run standard servers."
-                raise InvalidArgument(reason + " Give one: gridflow launch -- python train.py")
+                reason = f"{self.who} has no command; only ps and workers can run standard servers."
+                raise InvalidArgument(reason + " Pass one: gridflow launch -- python train.py")
             return [sys.executable, "-m", "gridflow.deploy.inside.standard_server"]
         extra = self.who.flags if self.options.classic_flags else []
         return [*self.options.command, *extra]
 
     def _over(self) -> None:
-        self._end(f"training is over; ending {self.who}", 0)
+        self._end(f"training has finished; stopping {self.who}", 0)
 
     def _give_up(self, task: str, code: int) -> None:
-        words = f"{task} has failed for good, with exit code {code}; ending {self.who}"
+        words = f"{task} failed permanently with exit code {code}; stopping {self.who}"
         self._end(words, Exit.GIVEN_UP)
 
     def _overdue(self) -> None:
-        words = f"{self.who} is not done after {self.options.deadline:g} s (deadline); ending it"
+        words = f"{self.who} exceeded its deadline of {self.options.deadline:g} s; stopping it"
         self._end(words, Exit.OVERDUE)
 
     def _end(self, words: str, verdict: int) -> None:
@@ -283,15 +286,15 @@ class _Task:
 
     def _tell(self, code: int, others: Others) -> None:
         if self.stopped.is_set() or code == Exit.GIVEN_UP:
-            return  # the target, or whoever failed, tells the others
+            return  # the target, or the task that failed, informs the others
         if code == Exit.TRY_AGAIN and self.options.stay:
-            return  # the target starts it again
+            return  # the target restarts it
         if not code or self._is_final(code):
-            # Who never came up in time isn't waited for a second time.
+            # Don't wait again for tasks that never came up.
             others.tell(code, self.stopped, waits=code != Exit.TRY_AGAIN)
 
     def _is_final(self, code: int) -> bool:
-        """Return whether the target won't start this task again after a failure."""
+        """Return whether the target won't restart this task after a failure."""
         policy = self.options.pod_restart_policy
         if policy is None or policy == "never" or code == Exit.OVERDUE:
             return True
@@ -313,7 +316,7 @@ class _Task:
             )
             if not again or attempt == self.options.restart_limit:
                 break
-            _say(f"{self.who} ended with exit code {code}; starting it again in {pause:.0f} s")
+            _say(f"{self.who} ended with exit code {code}; restarting it in {pause:.0f} s")
             if self.ending.wait(pause):
                 return code
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -327,7 +330,7 @@ class _Task:
 
     def _once(self) -> int:
         try:
-            if facts_of(self.who.role).is_in_cluster:  # an evaluator never talks to the others
+            if facts_of(self.who.role).is_in_cluster:  # an evaluator doesn't connect to the others
                 wait_for_peers(self.who, self.options.resolve_timeout, self.ending)
         except StartTimeout as error:
             self._say(str(error))
@@ -335,19 +338,21 @@ class _Task:
         return self._judged(self.child.run(self.words, self.environ))
 
     def _judged(self, code: int) -> int:
-        """Return the exit code, a permanent one turned into a retryable one where it is no more."""
+        """Return the exit code, made retryable if the failure is worth another attempt."""
         if not 0 < code < SIGNALLED:
             return code
         if code in self.options.retryable_exits:
             return SIGNALLED + code
         if lost_a_peer(self.child.tail):
             lost = int(Exit.LOST)
-            self._say(f"{self.who} ended with exit code {code}, as a peer was lost: {lost}")
+            self._say(
+                f"{self.who} ended with exit code {code} after losing a peer; exiting with {lost}"
+            )
             return lost
         return code
 
     def _say(self, words: str) -> None:
-        """Say it, and remember it as the cause of what follows."""
+        """Print a message, and remember it as the cause of a failure."""
         _say(words)
         self._why = words
 
@@ -363,7 +368,7 @@ def _mapped(code: int, options: LaunchArguments) -> int:
 
 
 class _Note:
-    """The file by which a task remembers that it has finished."""
+    """The file that records that a task has finished."""
 
     def __init__(self, directory: str | None, who: ClusterMember) -> None:
         self.path = Path(directory) / f"{who.role}-{who.index}.json" if directory else None
@@ -371,7 +376,7 @@ class _Note:
     def read(self) -> int | None:
         said = None if self.path is None else read_json(self.path)
         code = said.get("code") if isinstance(said, dict) else None
-        return code if isinstance(code, int) else None  # an unreadable one says nothing
+        return code if isinstance(code, int) else None  # ignore an unreadable file
 
     def write(self, code: int) -> None:
         if self.path is None:

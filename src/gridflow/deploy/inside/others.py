@@ -1,4 +1,4 @@
-"""The other tasks of a job, as far as a launcher tells them something and hears of them."""
+"""Communication of a launcher with the job's other tasks."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from gridflow._spec.tf_config import ClusterMember
 
 _PAUSE: Final = 0.5
-#: Seconds between two looks at a task that has heard of this one's end and goes on.
+#: Seconds between two calls to a task that knows of this one's end and keeps running.
 _LOOKS: Final = 5.0
-#: Seconds to tell an end to tasks that were there before: to those that succeed they may come back.
+#: Seconds to report an end to tasks seen before. After a success it is longer: they may come back.
 _TELL_SUCCESS: Final = 30.0
 _TELL_FAILURE: Final = 5.0
-#: Starts within this time of an own second start belong to the same restart of the group.
+#: Starts of others within this time after this task's restart count as the same group restart.
 _ONE_RESTART: Final = 120.0
 
 
 class Others:
-    """Tells the other tasks when this one begins and how it has ended, and hears it from them.
+    """Tells other tasks about this one's start and end, and receives the same from them.
 
     Parameters
     ----------
     who : ClusterMember
         This task.
     environ : mapping of str to str
-        The variables of `gridflow.deploy.task_start.News`; without them there is nobody to talk to.
+        The variables of `gridflow.deploy.task_start.News`. Without them there is no communication.
     patience : float
-        Seconds that others may need to come up, or to come back.
+        Seconds that others may take to come up or to come back.
     meets : bool
-        Whether those who train end together.
+        Whether training tasks end together.
     over : callable
-        Called once when the training is over, if this task ends with it.
+        Called once when training has finished, if this task ends with it.
     give_up : callable
-        Called once with the task that has failed for good, and its exit code.
+        Called once with the task that has failed permanently, and its exit code.
     absent : callable
-        Called once with a task that trains and is gone without a word, if only it could end this
-        one.
+        Called once with a training task that has disappeared without a message, if this task ends
+        only when that one does.
     say : callable
-        Tells the user something.
+        Shows the user a message.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Others:
         self._trainer = CHIEF if CHIEF in who.cluster else WORKER
         followers, others = finish_addresses(environ), finish_addresses(environ, GIVE_UP)
         meeting = finish_addresses(environ, MEET) or nodes_of_a_trainjob(environ, who)
-        #: Only where no controller does it, failures are told.
+        #: Failures are only reported on targets where no controller does it.
         self._tells_failures = bool(followers or others)
         self._follows = who.role in followers
         self._own = {**meeting, **others, **followers}.get(who.role, [])[who.index :][:1]
@@ -107,7 +107,7 @@ class Others:
             self._listener.close()
 
     def begin(self, *, anew: bool = False) -> None:
-        """Tell the others that this task begins; ``anew`` after a failure."""
+        """Tell the others that this task starts; ``anew`` after a failure."""
         self._again.clear()
         self._same_restart_until = time.monotonic() + _ONE_RESTART if anew else 0.0
         self._start = uuid.uuid4().hex
@@ -119,16 +119,16 @@ class Others:
             ).start()
 
     def meet(self, ending: threading.Event) -> bool:
-        """Wait, after success, until those who end with this task have ended as well.
+        """After success, wait until the tasks that end together with this one have ended.
 
-        The name of an ended task is gone on most targets, and who begins late, or anew, would wait
-        for it in vain.
+        On most targets the DNS name of an ended task disappears. A task that starts late, or again,
+        would wait for it in vain.
 
         Returns
         -------
         bool
-            False where one has begun anew, which needs this one once more: a synchronous group
-            can't take back a single task.
+            False if a task has restarted and needs this one again, because a single task can't
+            rejoin a synchronous group.
         """
         if self._listener is None or not self._meeting:
             return True
@@ -141,7 +141,7 @@ class Others:
                 return False
             for task in list(signs):
                 now = time.monotonic()
-                # Before the look: who has ended and is gone has heard of this end.
+                # Check before calling: a task that has ended and is gone knows of this end.
                 has_ended = self._listener.has_succeeded(task)
                 is_due = now - calls[task] >= _LOOKS
                 if is_due and self._call(task, self._meeting[task], code=0):
@@ -150,19 +150,19 @@ class Others:
                     del signs[task]
                 elif now - signs[task] > self._patience:
                     del signs[task]
-                    self._say(f"nothing was heard of {task} for {self._patience:g} s; ending")
+                    self._say(f"no sign of {task} for {self._patience:g} s; ending")
             if not signs and not self._again.is_set():
                 return True
             if signs and not is_said:
                 is_said = True
-                self._say(f"{self._who} has finished; staying until {', '.join(signs)} has, too")
+                self._say(f"{self._who} has finished; waiting for {', '.join(signs)} to finish")
             ending.wait(_PAUSE)
         return True
 
     def tell(self, code: int, stopped: threading.Event, *, waits: bool = True) -> None:
-        """Tell of this task's end whom it concerns.
+        """Report this task's end to the tasks that need to know.
 
-        ``waits`` is whether those that haven't begun are waited for.
+        ``waits`` is whether to wait for tasks that haven't started yet.
         """
         waiting = self._concerned(code)
         short = _TELL_FAILURE if code else _TELL_SUCCESS
@@ -180,7 +180,7 @@ class Others:
                 if passed >= (short if not waits or self._is_known(task) else self._patience)
             }
             if late and not code and self._who.role == self._trainer:
-                self._say(f"these tasks did not hear that training is over: {', '.join(late)}")
+                self._say(f"could not tell these tasks that training is over: {', '.join(late)}")
             waiting = {task: a for task, a in waiting.items() if task not in late}
             if waiting:
                 stopped.wait(_PAUSE)
@@ -190,7 +190,7 @@ class Others:
             return self._everybody if self._tells_failures else {}
         if self._who.role == self._trainer:
             return self._followers
-        # Else they would look for it at their own end.
+        # Otherwise they would look for this task when they end.
         return self._together if self._follows else {}
 
     def _has_ended(self, task: str) -> bool:
@@ -223,13 +223,13 @@ class Others:
     def _begun_anew(self, task: str) -> None:
         if task not in self._together or self._listener is None:
             return
-        # It may need all the others once more, whatever they have told before.
+        # It may need all others again, whatever they have reported before.
         self._listener.forget_ends()
         if time.monotonic() > self._same_restart_until:
             self._again.set()
 
     def _by_task(self, addresses: dict[str, list[str]]) -> dict[str, str]:
-        """Return the addresses of all tasks but this one."""
+        """Return the addresses of all other tasks."""
         found = {f"{r}:{i}": a for r, each in addresses.items() for i, a in enumerate(each)}
         return {task: a for task, a in found.items() if task != str(self._who)}
 
@@ -249,14 +249,14 @@ class Others:
                 self._begun_anew,
             )
         except OSError as error:
-            reason = f"{self._who} can't listen at {self._own[0]} ({error.strerror})"
+            reason = f"{self._who} can't listen on {self._own[0]} ({error.strerror})"
             if self._follows:
                 raise InvalidArgument(f"{reason}, so it would never end.") from error
-            self._say(f"{reason}: it won't hear what becomes of the other tasks")
+            self._say(f"{reason}: it won't learn how the other tasks end")
             return None
 
     def _look_after(self, listener: FinishListener) -> Absence:
-        """Look after those who train, for a server or evaluator that only they could end."""
+        """Watch the training tasks, for a server or evaluator that ends only when they do."""
         hosts = in_order(self._who.cluster.get(self._trainer, []))
         named = {f"{self._trainer}:{i}": host.rpartition(":")[0] for i, host in enumerate(hosts)}
         return Absence(named, lambda: listener.awaited, self._patience, self._absent)

@@ -1,4 +1,4 @@
-"""The names of a task's peers: waited for at the start, and missed when they are gone for good."""
+"""The DNS names of a task's peers: waits for them at the start, and notices when they disappear."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 0.5
 _LOOKS: Final = 5.0
-#: Seconds before the Job controller starts a pod again: doubled with each failure, up to the most
+#: Seconds before the Job controller restarts a pod, doubled with each failure up to the maximum
 #: (kubernetes/kubernetes, pkg/controller/job/job_controller.go, DefaultJobPodFailureBackOff and
 #: MaxJobPodFailureBackOff).
 _BACK_OFF: Final = 10.0
@@ -31,13 +31,13 @@ def wait_for_peers(
 ) -> None:
     """Wait until every peer's name resolves.
 
-    TensorFlow gives up at once on a name that doesn't resolve yet, while a target publishes names
-    one after the other.
+    TensorFlow fails at once if a name doesn't resolve, but targets publish names one after the
+    other.
 
     Raises
     ------
     StartTimeout
-        If one doesn't within ``seconds``; the message names them all.
+        If any doesn't resolve within ``seconds``; the message lists them all.
     """
     waiting = list(dict.fromkeys(address.rpartition(":")[0] for address in who.peers))
     end = time.monotonic() + seconds
@@ -47,8 +47,8 @@ def wait_for_peers(
             return
         if time.monotonic() >= end:
             reason = (
-                f"{', '.join(waiting)} did not resolve in {seconds:g} s. Are all tasks started and "
-                "still there, and does their Service publish unready addresses?"
+                f"{', '.join(waiting)} did not resolve in {seconds:g} s. Check that all tasks are "
+                "running, and that their Service publishes unready addresses."
             )
             raise StartTimeout(reason)
         stopped.wait(_PAUSE)
@@ -63,19 +63,19 @@ def _resolves(host: str, resolve: Callable[..., Any]) -> bool:
 
 
 def longest_back_off(restarts: int) -> float:
-    """Return the longest time that the Job controller lets pass before one of so many restarts."""
+    """Return the Job controller's longest delay before a restart, for a number of restarts."""
     return min(_MOST_BACK_OFF, _BACK_OFF * 2 ** (restarts - 1)) if restarts > 0 else 0.0
 
 
 class Absence:
-    """Notices when a task is gone without a word: its name is, for longer than a restart takes.
+    """Notices when a task's name is gone for longer than a restart takes.
 
     Parameters
     ----------
     hosts : mapping of str to str
         The host of each task.
     awaited : callable
-        Returns those of them that are still waited for.
+        Returns the tasks that are still needed.
     patience : float
         Seconds that a name may be gone.
     gone : callable
@@ -101,7 +101,7 @@ class Absence:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; a look that is under way isn't waited for, as a resolver takes its time."""
+        """Stop looking, without waiting for a lookup in progress, because resolvers can be slow."""
         self._closed.set()
 
     def _watch(self) -> None:

@@ -1,6 +1,6 @@
 """The driver program of a job on Spark: ``spark-submit spark_main.py --roles=worker=2 -- command``.
 
-The image of the ``docker`` target has it at ``/opt/gridflow/spark_main.py``.
+Images built with the ``docker`` target have it at ``/opt/gridflow/spark_main.py``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_job(words: Sequence[str]) -> Job:
-    """Read the job from a command line; what it says of nodes is Spark's business.
+    """Read the job from a command line; Spark's own settings contain the rest.
 
     Raises
     ------
     InvalidArgument
-        If it isn't one.
+        If the job is invalid.
     """
     place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -52,10 +52,10 @@ def read_job(words: Sequence[str]) -> Job:
     )
     add = parser.add_argument
     add("--name", default="gridflow")
-    add("--roles", default="worker=1", help="like chief=1,worker=2")
+    add("--roles", default="worker=1", help="for example chief=1,worker=2")
     more: dict[str, Any] = {"action": "append", "default": [], "metavar": "ROLE=JSON"}
-    add("--role-command", help='a role\'s own words, like ps=["python", "ps.py"]', **more)
-    add("--role-env", help='a role\'s own variables, like ps={"A": "b"}', **more)
+    add("--role-command", help='a role\'s own command, such as ps=["python", "ps.py"]', **more)
+    add("--role-env", help='a role\'s own variables, such as ps={"A": "b"}', **more)
     add("--restart-policy", choices=RESTART_POLICIES, default="on-failure")
     add("--restart-limit", type=int, default=0)
     add("--start-timeout", type=int, default=START_TIMEOUT, metavar="SECONDS")
@@ -90,13 +90,13 @@ def read_roles(text: str) -> dict[str, int]:
     Raises
     ------
     InvalidArgument
-        If it isn't written so, or names no role.
+        If the format is wrong, or a role is unknown.
     """
     counts = {}
     for part in text.split(","):
         role, _, count = part.partition("=")
         if role not in ROLES or not count.isdigit():
-            reason = f"roles are written like chief=1,worker=2, got {part!r}."
+            reason = f"roles must have the form chief=1,worker=2; got {part!r}."
             raise InvalidArgument(reason + did_you_mean(role, ROLES))
         counts[role] = int(count)
     return {role: counts[role] for role in ROLES if counts.get(role)}
@@ -109,9 +109,9 @@ def _by_role(option: str, texts: Sequence[str], kind: type) -> dict[str, Any]:
         try:
             found[role] = json.loads(value)
         except ValueError as error:
-            raise InvalidArgument(f"{option} is ROLE=JSON, got {text!r}: {error}.") from error
+            raise InvalidArgument(f"{option} must be ROLE=JSON; got {text!r}: {error}.") from error
         if role not in ROLES or not isinstance(found[role], kind):
-            raise InvalidArgument(f"{option} must be a role and a {kind.__name__}, got {text!r}.")
+            raise InvalidArgument(f"{option} needs a role and a {kind.__name__}; got {text!r}.")
     return found
 
 

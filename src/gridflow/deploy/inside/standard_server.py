@@ -6,8 +6,8 @@ import os
 
 
 def main() -> None:
-    """Serve the task that TF_CONFIG names, until the process is ended."""
-    # A server holds variables and runs what the chief sends; it never draws a GPU by accident.
+    """Serve the task in TF_CONFIG until the process is stopped."""
+    # A server only holds variables and runs what the chief sends; it must not take a whole GPU.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Colours where a person looks on, nothing but the text where a program reads."""
+"""Colours for terminals; plain text everywhere else."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _COLOURS: Final = {"red": "31", "yellow": "33", "green": "32", "dim": "2"}
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return a text in a colour if the stream is a terminal that shows colours.
+    """Return coloured text if the stream is a terminal with colours, otherwise plain text.
 
-    ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` switch colours off.
+    ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` turn colours off.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What schemas miss: names, quantities, ports, restart policies, selectors, one chief, secrets."""
+"""Checks that schemas lack: names, quantities, ports, restart policies, selectors, secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Finding", "findings", "lint", "title"]
 
 
 def lint(form: Form, documents: list[Document]) -> list[Problem]:
-    """Return what is wrong with documents, each with the document, the object and the path."""
+    """Return the problems in documents, each with its document, object and path."""
     trees = [d for d in documents if not isinstance(d.content, str)]
     return [
         Problem(
@@ -32,7 +32,7 @@ def lint(form: Form, documents: list[Document]) -> list[Problem]:
 
 
 def title(document: Any) -> str:
-    """Return ``Kind/name`` of an object, an empty text for other documents."""
+    """Return an object's ``Kind/name``, or an empty string for other documents."""
     if not isinstance(document, dict) or "kind" not in document:
         return ""
     meta = document.get("metadata")
@@ -41,7 +41,7 @@ def title(document: Any) -> str:
 
 
 def findings(form: Form, documents: list[Any]) -> list[Finding]:
-    """Return what is wrong with documents, by their numbers."""
+    """Return the problems in documents, with the documents' indices."""
     report = LintReport()
     if form == "script":
         return []
@@ -80,7 +80,7 @@ def _object(report: LintReport, document: dict[str, Any]) -> None:
 
 
 def _between(report: LintReport, documents: list[dict[str, Any]]) -> None:
-    """Check what holds between documents: selectors, runtimes, no two of one name."""
+    """Check relations between documents: selectors, runtimes, duplicate names."""
     seen: list[tuple[str, str, str]] = []
     pods = [labels for document in documents for labels in _pod_labels(document)]
     runtimes = [title(d) for d in documents if str(d.get("kind", "")).endswith("TrainingRuntime")]

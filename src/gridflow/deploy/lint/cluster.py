@@ -1,4 +1,4 @@
-"""The cluster spec inside rendered variables, and the host names that pods get."""
+"""Checks the cluster spec in rendered variables, and the pods' host names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_cluster(report: LintReport, path: str, env: dict[str, str]) -> None:
 
 def _check_roles(report: LintReport, path: str, name: str, cluster: dict[str, list[Any]]) -> None:
     if EVALUATOR in cluster:
-        report.add(path, f"{name} has the evaluator in the cluster, which it only watches.")
+        report.add(path, f"{name} must not have the evaluator in the cluster.")
     if len(cluster.get(CHIEF, ())) > 1:
         report.add(path, f"{name} has {len(cluster[CHIEF])} chiefs; a cluster has at most one.")
     everyone = [str(address) for hosts in cluster.values() for address in hosts]
@@ -54,7 +54,7 @@ def _check_roles(report: LintReport, path: str, name: str, cluster: dict[str, li
 
 
 def check_host(report: LintReport, path: str, host: str) -> None:
-    """Check each label of a host name that a task will have."""
+    """Check each label of a task's host name."""
     for label in host.split("."):
         if reason := rules.dns_label(label):
             report.add(
@@ -63,7 +63,7 @@ def check_host(report: LintReport, path: str, host: str) -> None:
 
 
 def check_pod_host(report: LintReport, path: str, host: str) -> None:
-    """Check the host name that an operator will make for a pod."""
+    """Check the host name that an operator will give a pod."""
     if len(host) > rules.MAX_LABEL:
-        reason = f"its pods would be called {host!r}, {len(host)} characters; "
+        reason = f"its pods would be named {host!r}, {len(host)} characters; "
         report.add(path, reason + f"a host name has at most {rules.MAX_LABEL}. Shorten the name.")

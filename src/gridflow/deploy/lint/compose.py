@@ -1,4 +1,4 @@
-"""Rules of a Compose file that its schema misses; a stack file's services have most of them."""
+"""Rules for Compose files that the schema lacks; most also apply to services in stack files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_compose(report: LintReport, document: dict[str, Any]) -> None:
 def check_services(
     report: LintReport, document: dict[str, Any], shape: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Check what all services need that Docker reads from a file; yield each with its path."""
+    """Check the rules for all services in Compose and stack files; yield each with its path."""
     services = report.mapping("services", document.get("services"))
     if not services:
         report.add("services", "is missing or empty.")

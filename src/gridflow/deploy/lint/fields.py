@@ -1,6 +1,6 @@
-"""The names of fields that the documents' objects have, to find typos without a schema.
+"""Field names of the documents' objects, to find typos without a schema.
 
-Kubernetes 1.37; the custom kinds as in the versions that docs/targets.md names.
+From Kubernetes 1.37; for custom kinds, from the versions listed in docs/targets.md.
 """
 
 from __future__ import annotations

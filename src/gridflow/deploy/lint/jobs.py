@@ -1,4 +1,4 @@
-"""Rules of a ``batch/v1`` Job's spec, which other kinds hold, too."""
+"""Rules for the spec of a ``batch/v1`` Job, which is also part of other kinds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_CODE: Final = 255
 def check_job_spec(
     report: LintReport, path: str, value: Any, name: str, container: str | None = None
 ) -> None:
-    """Check the spec of a ``batch/v1`` Job that will be called ``name``."""
+    """Check the spec of a ``batch/v1`` Job that will be named ``name``."""
     spec = report.mapping(path, value, "JobSpec")
     restart: tuple[str, ...] = JOB_RESTARTS
     pod = check_template(
@@ -37,7 +37,7 @@ def check_job_spec(
         else:
             check_pod_host(report, below(path, "completions"), f"{name}-{max(completions - 1, 0)}")
     elif "backoffLimitPerIndex" in spec:
-        report.add(below(path, "backoffLimitPerIndex"), "only an Indexed Job has that.")
+        report.add(below(path, "backoffLimitPerIndex"), "only an Indexed Job supports this.")
     if "maxFailedIndexes" in spec and "backoffLimitPerIndex" not in spec:
         report.add(below(path, "maxFailedIndexes"), "needs backoffLimitPerIndex.")
     _failure_policy(report, below(path, "podFailurePolicy"), spec, pod)

@@ -1,4 +1,4 @@
-"""Rules of each kind of object that their schemas miss."""
+"""Rules for each kind of object that its schema lacks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def service(report: LintReport, document: dict[str, Any]) -> None:
         names.append(port.get("name"))
     if spec.get("publishNotReadyAddresses") and spec.get("clusterIP") != "None":
         report.add(
-            "spec.clusterIP", "must be 'None': tasks find one another through a headless Service."
+            "spec.clusterIP", "must be 'None': tasks find each other through a headless Service."
         )
     if "selector" in spec and not spec["selector"]:
         report.add("spec.selector", "is empty, so it selects nothing.")
@@ -115,7 +115,7 @@ def tfjob(report: LintReport, document: dict[str, Any]) -> None:
             and pod.get("restartPolicy", "Never") != "Never"
         ):
             place = f"{path}.template.spec.restartPolicy"
-            report.add(place, "with ExitCode the operator restarts, so the pod's is Never.")
+            report.add(place, "must be Never: with ExitCode, the operator restarts pods.")
         check_pod_host(
             report, "metadata.name", f"{_name(document)}-{str(role).lower()}-{count - 1}"
         )
@@ -139,7 +139,7 @@ def _tfjob_port(report: LintReport, path: str, pod: dict[str, Any]) -> None:
 
 
 def check_set_spec(report: LintReport, path: str, spec: dict[str, Any], name: str) -> None:
-    """Check the spec of a JobSet that will be called ``name``."""
+    """Check the spec of a JobSet that will be named ``name``."""
     jobs = report.listing(below(path, "replicatedJobs"), spec.get("replicatedJobs"))
     names = []
     for index, item in enumerate(jobs):
@@ -164,13 +164,14 @@ def check_set_spec(report: LintReport, path: str, spec: dict[str, Any], name: st
     network = report.mapping(below(path, "network"), spec.get("network"))
     if network.get("publishNotReadyAddresses") is False:
         place = f"{path}.network.publishNotReadyAddresses"
-        report.add(place, "tasks have to find one another before they are ready: true.")
+        report.add(place, "must be true: tasks must find each other before they are ready.")
 
 
 def _check_set_pods(report: LintReport, path: str, spec: Any, host: str) -> None:
-    """Check the longest name of a pod, which JobSet's webhook wants to be a DNS label.
+    """Check the longest pod name, which must be a DNS label for JobSet's webhook.
 
-    kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go: the index and five characters follow.
+    The index and five characters are appended (kubernetes-sigs/jobset,
+    pkg/webhooks/jobset_webhook.go).
     """
     count = spec.get("completions") if isinstance(spec, dict) else None
     if type(count) is int:
@@ -190,7 +191,7 @@ def training_runtime(report: LintReport, document: dict[str, Any]) -> None:
     spec = report.mapping("spec", document.get("spec"), "TrainingRuntimeSpec")
     template = report.mapping("spec.template", spec.get("template"))
     inner = report.mapping("spec.template.spec", template.get("spec"), "JobSetSpec")
-    # The set and its pods are called as the TrainJob, not as the runtime.
+    # The set and its pods are named after the TrainJob, not the runtime.
     check_set_spec(report, "spec.template.spec", inner, "a")
     key = "trainer.kubeflow.org/trainjob-ancestor-step"
     steps = 0
@@ -198,11 +199,11 @@ def training_runtime(report: LintReport, document: dict[str, Any]) -> None:
         if isinstance(part, dict):
             if part.get("replicas", 1) != 1:
                 path = f"spec.template.spec.replicatedJobs[{index}].replicas"
-                report.add(path, "Trainer allows 1.")
+                report.add(path, "must be 1 for Trainer.")
             meta = report.mapping("", report.mapping("", part.get("template")).get("metadata"))
             steps += (meta.get("labels") or {}).get(key) == "trainer"
     if steps != 1:
-        reason = f"one replicated job has the label {key}: trainer, found {steps}."
+        reason = f"exactly one replicated job needs the label {key}: trainer; found {steps}."
         report.add("spec.template.spec.replicatedJobs", reason)
 
 
@@ -265,7 +266,7 @@ def pod_group(report: LintReport, document: dict[str, Any]) -> None:
 def notebook(report: LintReport, document: dict[str, Any]) -> None:
     """Check a Kubeflow Notebook."""
     check_metadata(report, document, label=True)
-    longest = 52  # a StatefulSet's pods carry its name and a hash in a label
+    longest = 52  # pods of a StatefulSet have a label with its name and a hash
     if len(_name(document)) > longest:
         report.add("metadata.name", f"a notebook's name has at most {longest} characters.")
     spec = report.mapping("spec", document.get("spec"))
@@ -289,7 +290,8 @@ def inference_service(report: LintReport, document: dict[str, Any]) -> None:
     place = model.get("storageUri")
     schemes = ("gs://", "s3://", "pvc://", "hdfs://", "http://", "https://")
     if place is not None and not str(place).startswith(schemes):
-        report.add(f"{path}.model.storageUri", f"begins with {', '.join(schemes)}, got {place!r}.")
+        reason = f"must begin with one of {', '.join(schemes)}, got {place!r}."
+        report.add(f"{path}.model.storageUri", reason)
 
 
 def tensorboard(report: LintReport, document: dict[str, Any]) -> None:
@@ -298,7 +300,7 @@ def tensorboard(report: LintReport, document: dict[str, Any]) -> None:
     spec = report.mapping("spec", document.get("spec"))
     place = report.text("spec.logspath", spec.get("logspath", 0)) or ""
     if not place.startswith(("pvc://", "gs://", "s3://")):
-        report.add("spec.logspath", f"begins with pvc://, gs:// or s3://, got {place!r}.")
+        report.add("spec.logspath", f"must begin with pvc://, gs:// or s3://, got {place!r}.")
 
 
 def spark_application(report: LintReport, document: dict[str, Any]) -> None:
@@ -314,7 +316,8 @@ def spark_application(report: LintReport, document: dict[str, Any]) -> None:
         report.integer(f"{path}.cores", part.get("cores"), 1)
         memory = part.get("memory")
         if memory is not None and not str(memory).rstrip("kmgtKMGTbB").isdigit():
-            report.add(f"{path}.memory", f"is like 512m or 4g (Spark's units), got {memory!r}.")
+            reason = f"must be in Spark's units, such as 512m or 4g, got {memory!r}."
+            report.add(f"{path}.memory", reason)
         check_env(report, f"{path}.env", part.get("env"))
         check = [v.get("name") for v in spec.get("volumes") or () if isinstance(v, dict)]
         for index, mount in enumerate(part.get("volumeMounts") or ()):
@@ -326,7 +329,7 @@ def spark_application(report: LintReport, document: dict[str, Any]) -> None:
 
 
 def other(report: LintReport, document: dict[str, Any]) -> None:
-    """Check an object of a kind without rules of its own."""
+    """Check an object of a kind without specific rules."""
     check_metadata(report, document, label=False)
 
 

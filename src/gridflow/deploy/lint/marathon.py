@@ -1,4 +1,4 @@
-"""Rules of a Marathon group that its types miss."""
+"""Rules for Marathon groups that their types lack."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _id(report: LintReport, path: str, value: Any) -> None:
     for segment in text.strip("/").split("/"):
         if segment not in {"..", "."} and not _SEGMENT.match(segment):
             report.add(
-                path, f"{segment!r} in {text!r}: an id has a-z, 0-9 and '-' between slashes."
+                path, f"{segment!r} in {text!r}: ids contain only a-z, 0-9, '-' and slashes."
             )
 
 
@@ -66,7 +66,7 @@ def _app(
         report.add(at("id"), f"{app.get('id')!r} is defined twice.")
     ids.append(str(app.get("id")))
     if "cmd" in app and "args" in app:
-        report.add(at("cmd"), "cmd and args exclude each other.")
+        report.add(at("cmd"), "cmd and args can't be used together.")
     for key, least in (("cpus", 0.001), ("mem", 32)):
         value = app.get(key)
         if isinstance(value, bool) or (
@@ -109,7 +109,7 @@ def _ports(report: LintReport, at: Any, app: dict[str, Any], ports: dict[int, st
     definitions = report.listing(at("portDefinitions"), app.get("portDefinitions"))
     modes = [n.get("mode") for n in app.get("networks") or () if isinstance(n, dict)]
     if definitions and any(mode != "host" for mode in modes):
-        report.add(at("portDefinitions"), "go with networks: [{mode: host}] only.")
+        report.add(at("portDefinitions"), "need networks: [{mode: host}].")
     for index, item in enumerate(definitions):
         place = at(f"portDefinitions[{index}]")
         definition = report.mapping(place, item)

@@ -17,7 +17,7 @@ _PULL: Final = ("Always", "IfNotPresent", "Never")
 
 
 def check_metadata(report: LintReport, document: dict[str, Any], *, label: bool) -> None:
-    """Check an object's metadata; ``label`` where its name becomes part of host names."""
+    """Check an object's metadata; use ``label`` if its name becomes part of host names."""
     meta = report.mapping("metadata", document.get("metadata"), "ObjectMeta")
     name = report.text("metadata.name", meta.get("name"))
     if name is None:
@@ -59,8 +59,8 @@ def check_template(
     value : object
         The template.
     restart : tuple of str or None
-        The restart policies that the owner bears; the first is the default, which an owner without
-        ``Always`` needs to be written. None if the owner sets it itself.
+        The restart policies that the owner allows, default first; an owner that doesn't allow
+        ``Always`` needs an explicit value. None if the owner sets the policy itself.
     container : str or None
         The name that one container must have.
     """
@@ -129,7 +129,7 @@ def check_pod(report: LintReport, path: str, value: Any) -> dict[str, Any]:
 def check_container(
     report: LintReport, path: str, value: Any, volumes: list[str], seen: list[str]
 ) -> None:
-    """Check one container of a pod."""
+    """Check a container of a pod."""
     box = report.mapping(path, value, "Container")
     name = report.text(f"{path}.name", box.get("name")) or ""
     report.add(f"{path}.name", rules.dns_label(name))
@@ -161,7 +161,7 @@ def check_container(
 
 
 def check_env(report: LintReport, path: str, value: Any) -> None:
-    """Check a list of variables: names, texts, no secret in plain sight, a right cluster spec."""
+    """Check a list of variables: names, strings, secrets in plain text, the cluster spec."""
     env: dict[str, str] = {}
     for index, item in enumerate(report.listing(path, value)):
         place = f"{path}[{index}]"
@@ -196,7 +196,7 @@ def _ports(report: LintReport, path: str, box: dict[str, Any]) -> None:
 
 
 def check_resources(report: LintReport, path: str, value: Any) -> None:
-    """Check requests against limits, and that devices are counted in whole numbers."""
+    """Check requests against limits, and that numbers of devices are whole."""
     wanted = report.mapping(path, value, "ResourceRequirements")
     amounts: dict[str, dict[str, Any]] = {}
     for side in ("requests", "limits"):

@@ -1,4 +1,4 @@
-"""What the lint finds, and the helpers by which it looks."""
+"""The lint's findings, and helpers for its checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem in one of the documents."""
+    """A problem in one of the documents."""
 
     document: int
     path: str
@@ -29,14 +29,14 @@ class LintReport:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, path: str, reason: str | None) -> None:
-        """Note a reason, if there is one."""
+        """Record a finding, if there is a reason."""
         if reason:
             finding = Finding(self.document, path, reason)
             if finding not in self.findings:
                 self.findings.append(finding)
 
     def mapping(self, path: str, value: Any, shape: str | None = None) -> dict[str, Any]:
-        """Return a mapping, noting anything else and fields that the shape hasn't."""
+        """Return a mapping; report other values, and fields that the shape doesn't have."""
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -50,7 +50,7 @@ class LintReport:
         return value
 
     def listing(self, path: str, value: Any) -> list[Any]:
-        """Return a list, noting anything else."""
+        """Return a list; report other values."""
         if value is None:
             return []
         if not isinstance(value, list):
@@ -59,7 +59,7 @@ class LintReport:
         return value
 
     def text(self, path: str, value: Any) -> str | None:
-        """Return a text, noting anything else."""
+        """Return a string; report other values."""
         if isinstance(value, str):
             return value
         if value is not None:
@@ -67,7 +67,7 @@ class LintReport:
         return None
 
     def integer(self, path: str, value: Any, least: int) -> int | None:
-        """Return a whole number of at least ``least``, noting anything else."""
+        """Return a whole number of at least ``least``; report other values."""
         if value is None:
             return None
         if type(value) is not int or value < least:
@@ -76,7 +76,7 @@ class LintReport:
         return value
 
     def one_of(self, path: str, value: Any, allowed: Iterable[str], why: str = "") -> None:
-        """Hold a word against the allowed ones; None passes."""
+        """Report a value that is neither allowed nor None."""
         allowed = tuple(allowed)
         if value is not None and value not in allowed:
             reason = f"must be one of {', '.join(map(repr, allowed))}, got {value!r}."

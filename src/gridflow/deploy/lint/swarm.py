@@ -1,4 +1,4 @@
-"""Rules of a stack file for ``docker stack deploy`` that its schema misses."""
+"""Rules for stack files of ``docker stack deploy`` that their schema lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _VERSION: Final = re.compile(r"3(\.\d+)?\Z")
 _JOBS: Final = ("replicated-job", "global-job")
 _MODES: Final = ("replicated", "global", *_JOBS)
-#: What swarmkit's placeholders can name (moby/swarmkit, template/context.go).
+#: The names allowed in placeholders (moby/swarmkit, template/context.go).
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*(\.[A-Za-z.]+)")
 _KNOWN: Final = re.compile(
     r"\.(Service\.(ID|Name|Labels(\..+)?)|Task\.(ID|Name|Slot)"
@@ -24,13 +24,13 @@ _KNOWN: Final = re.compile(
 _CONSTRAINT: Final = re.compile(
     r"\s*[a-z_][a-z0-9\-_.]+\s*(==|!=)\s*[a-z0-9:\-_\s.*()?+\[\]\\^$|/]+\Z", re.IGNORECASE
 )
-#: Of secrets and configs (moby/swarmkit, manager/controlapi/secret.go).
+#: Names of secrets and configs (moby/swarmkit, manager/controlapi/secret.go).
 _NAME: Final = re.compile(r"[a-zA-Z0-9]+(?:[a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
 _MOST_OF_NAME: Final = 64
 
 
 def check_stack(report: LintReport, document: dict[str, Any]) -> None:
-    """Check a stack file: what is ignored, modes, restarts, placement, placeholders, names."""
+    """Check a stack file: ignored fields, modes, restarts, placement, placeholders, names."""
     report.mapping("", document, "Stack")
     version = document.get("version")
     if version is not None and not _VERSION.match(str(version)):
@@ -48,7 +48,7 @@ def check_stack(report: LintReport, document: dict[str, Any]) -> None:
         for place, text in texts.items():
             for name in _PLACEHOLDER.findall(text if isinstance(text, str) else ""):
                 if not _KNOWN.match(name):
-                    report.add(f"{path}.{place}", f"there is no placeholder {{{{{name}}}}}.")
+                    report.add(f"{path}.{place}", f"unknown placeholder {{{{{name}}}}}.")
     for group in ("secrets", "configs"):
         for key, value in report.mapping(group, document.get(group)).items():
             _named(report, f"{group}.{key}", key, report.mapping(f"{group}.{key}", value))
@@ -63,18 +63,20 @@ def _deploy(report: LintReport, path: str, service: dict[str, Any]) -> None:
     endpoint = deploy.get("endpoint_mode")
     report.one_of(f"{place}.endpoint_mode", endpoint, ("vip", "dnsrr"))
     if endpoint == "dnsrr" and any(_is_ingress(port) for port in service.get("ports") or ()):
-        report.add(f"{place}.endpoint_mode", "dnsrr can't publish ports, but in the mode host.")
+        report.add(
+            f"{place}.endpoint_mode", "with dnsrr, ports can only be published in host mode."
+        )
     policy = report.mapping(f"{place}.restart_policy", deploy.get("restart_policy"))
     conditions = ("none", "on-failure") if mode in _JOBS else ("none", "on-failure", "any")
     report.one_of(f"{place}.restart_policy.condition", policy.get("condition"), conditions)
     if mode in _JOBS and ".Task.Slot" in str(service.get("hostname", "")):
-        reason = f"the slots of a {mode} count from 0, and that of slot 0 is the node's id."
+        reason = f"slots of a {mode} count from 0, and slot 0 is replaced by the node's id."
         report.add(f"{path}.hostname", reason)
     placement = report.mapping(f"{place}.placement", deploy.get("placement"))
     at = f"{place}.placement.constraints"
     for index, text in enumerate(report.listing(at, placement.get("constraints"))):
         if not _CONSTRAINT.match(str(text)):
-            reason = f"{text!r} is no constraint: NAME==VALUE or NAME!=VALUE, no '/' in the name."
+            reason = f"invalid constraint {text!r}: use NAME==VALUE or NAME!=VALUE, without '/'."
             report.add(f"{at}[{index}]", reason)
 
 

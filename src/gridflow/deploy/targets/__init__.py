@@ -1,3 +1,3 @@
-"""The targets, a module each, with their common parts (`base`) and names (`registry`)."""
+"""The targets, one module each, with their shared parts (`base`) and names (`registry`)."""
 
 from __future__ import annotations

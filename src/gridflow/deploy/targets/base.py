@@ -1,4 +1,4 @@
-"""What a target is, and the documents that it makes."""
+"""Targets and the documents they render."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Document:
     Attributes
     ----------
     name : str
-        Its file name in a directory.
+        The file name.
     content : dict or str
         A tree for YAML and JSON, otherwise the text itself.
     is_added : bool
-        Whether an existing file keeps its lines, and only missing lines are added.
+        Whether to keep an existing file and only add missing lines.
     """
 
     name: str
@@ -40,17 +40,17 @@ class Document:
     is_added: bool = False
 
     def text(self) -> str:
-        """Return what the file holds."""
+        """Return the file's content."""
         if isinstance(self.content, str):
             return self.content
         return to_json(self.content) if self.name.endswith(".json") else to_yaml([self.content])
 
     def write(self, directory: Path) -> None:
-        """Write the file into a directory."""
+        """Write the file to a directory."""
         write_all([self], directory)
 
     def text_in(self, directory: Path) -> str:
-        """Return what the file holds in a directory, where there may be an older one."""
+        """Return the file's content in a directory that may have an older version of it."""
         path, text = directory / self.name, self.text()
         if self.is_added and path.exists():
             old = path.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ class Document:
         return text
 
     def shell(self) -> str:
-        """Return the shell commands that write the file into the working directory."""
+        """Return the shell commands that write the file to the working directory."""
         end = f"<<'GRIDFLOW_END'\n{self.text()}GRIDFLOW_END\n"
         if not self.is_added:
             return f"cat >{self.name} {end}"
@@ -68,12 +68,13 @@ class Document:
 
 
 def write_all(documents: Iterable[Document], directory: Path) -> None:
-    """Write documents into a directory, which is made if need be: all of them, or none.
+    """Write all documents to a directory, or none of them. Creates the directory if necessary.
 
     Raises
     ------
     OSError
-        There is no room, or no right to. What was there is as it was.
+        If the files can't be written, for example without disk space or permission. Existing files
+        are unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
@@ -90,17 +91,17 @@ class Target:
     ----------
     name, title : str
     form : {"kubernetes", "compose", "swarm", "marathon", "script"}
-        Of the documents, which decides the lint.
+        Form of the documents, which determines the lint.
     render : callable
-        From a job to its documents; pure.
+        Turns a job into its documents; a pure function.
     cannot : mapping of str to str
         Features (`gridflow.deploy.capabilities.FEATURES`) that it can't express, with the reason.
     leaves : mapping of str to str
-        Features, or their first words, that are not this target's business, with whose they are.
+        Features, or their first parts, that other targets handle, with the names of those targets.
     needs : tuple of str
-        Fields of the job that have to be filled.
+        Fields that a job must have.
     cannot_together : callable
-        What it can't express of a job, as a whole, though it can express each part: problems.
+        Returns problems with a job as a whole, where the target can express each part alone.
     """
 
     name: str
@@ -113,7 +114,7 @@ class Target:
     cannot_together: Callable[[Job], Iterable[Problem]] = lambda _: ()
 
     def left_to(self, feature: str) -> str | None:
-        """Return whose business a feature is, None if it is this target's."""
+        """Return which targets handle a feature, None if this one does."""
         for prefix, owner in self.leaves.items():
             if feature == prefix or feature.startswith((prefix + ".", prefix + "=")):
                 return owner
@@ -121,7 +122,7 @@ class Target:
 
 
 def object_document(content: Any) -> Document:
-    """Return a Kubernetes object as a document, named after its kind and name."""
+    """Return a Kubernetes object as a document, named by kind and name."""
     tree: dict[str, Any] = content
     name = f"{tree['kind'].lower()}-{tree['metadata']['name']}.yaml"
     return Document(name, tree)
@@ -130,9 +131,9 @@ def object_document(content: Any) -> Document:
 def merge(base: Any, change: Any) -> Any:
     """Merge a tree into another.
 
-    Mappings merge key by key, null takes a key away. Lists of mappings merge by ``name`` (``id``
-    for Marathon's apps) where both sides have it; other lists, and all by an empty one, and scalars
-    are replaced.
+    Mappings are merged key by key, and null removes a key. Lists of mappings are merged by ``name``
+    (``id`` for Marathon's apps) if all items have it. Scalars and other lists are replaced, and an
+    empty list replaces any list.
     """
     if isinstance(base, dict) and isinstance(change, dict):
         merged = dict(base)
@@ -162,14 +163,14 @@ def _list_key(base: Any, change: Any) -> str | None:
 
 
 def override(target: Target, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
-    """Merge ``overrides.TARGET`` into the documents of a target.
+    """Merge ``overrides.TARGET`` into a target's documents.
 
-    For Kubernetes' kinds its keys are ``Kind`` or ``Kind/name``; for Compose, Swarm and Marathon
-    the tree is the one document's, and the files beside it stay as they are.
+    For Kubernetes-based targets its keys are ``Kind`` or ``Kind/name``. For Compose, Swarm and
+    Marathon the tree is merged into the main document, and additional files stay unchanged.
     """
     path = f"overrides.{target.name}"
     if target.form == "script":
-        reason = f"the target {target.name} makes scripts, which have no fields to override."
+        reason = f"the target {target.name} renders scripts, which have no fields to override."
         raise JobError([Problem(path, reason)])
     if target.form != "kubernetes":
         return [
@@ -185,7 +186,8 @@ def override(target: Target, documents: list[Document], tree: Mapping[str, Any])
     problems = []
     for key, change in tree.items():
         if key not in selectors:
-            reason = f"the target {target.name} makes no {key!r}; it makes {', '.join(selectors)}."
+            known = ", ".join(selectors)
+            reason = f"the target {target.name} doesn't render {key!r}; it renders {known}."
             problems.append(Problem(f"{path}.{key}", reason + did_you_mean(key, selectors)))
         for index in selectors.get(key, ()):
             changed[index] = Document(changed[index].name, merge(changed[index].content, change))

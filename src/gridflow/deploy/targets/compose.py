@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.parts import Resources
     from gridflow.deploy.kinds import ComposeService
 
-#: Why targets without nodes can't choose among them.
-ONE_HOST: Final = "there is one host and nothing to choose from"
+#: Why targets with a single host can't select nodes.
+ONE_HOST: Final = "everything runs on one host"
 ONE_HOST_CANNOT: Final = {
-    "namespace": "there are no namespaces; the project's name keeps jobs apart",
+    "namespace": "there are no namespaces; the project name keeps jobs apart",
     "resources.gpu_type": ONE_HOST,
-    "resources.gpu_resource": "Docker's GPUs are NVIDIA's",
-    "time_to_live": "nothing removes finished containers after a time",
+    "resources.gpu_resource": "Docker supports only NVIDIA GPUs",
+    "time_to_live": "nothing removes finished containers after a while",
     "gang": "all containers start at once anyway",
-    "secrets.image_pull": "the registry's credentials come from 'docker login'",
+    "secrets.image_pull": "credentials for the registry come from 'docker login'",
     "node_selector": ONE_HOST,
     "tolerations": ONE_HOST,
     "affinity": ONE_HOST,
-    "priority_class": "the kernel shares a host among all",
+    "priority_class": "processes on one host have no priority classes",
     "service_account": "there are no service accounts",
 }
 
 
 def amount(text: str) -> str:
-    """Return a quantity in the bytes that Docker understands."""
+    """Return a quantity in bytes, as Docker expects it."""
     return str(int(rules.quantity(text)))
 
 
 def doubled(text: str) -> str:
-    """Double every ``$``, which Compose would replace."""
+    """Double every ``$``, so that Compose doesn't expand it."""
     return text.replace("$", "$$")
 
 
 def escape(value: Any, change: Callable[[str], str] = doubled) -> Any:
-    """Change all texts of a tree, but for its keys."""
+    """Change all strings in a tree, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
@@ -64,7 +64,7 @@ def escape(value: Any, change: Callable[[str], str] = doubled) -> Any:
 
 
 def limits(wanted: Resources) -> dict[str, str]:
-    """Return the cores and the memory of a service."""
+    """Return a service's limits on cores and memory."""
     found = {}
     if wanted.cpu:
         found["cpus"] = f"{rules.quantity(wanted.cpu).normalize():f}"
@@ -74,7 +74,7 @@ def limits(wanted: Resources) -> dict[str, str]:
 
 
 def deploy(wanted: Resources) -> dict[str, Any]:
-    """Return the resources of a service."""
+    """Return a service's resources."""
     amounts: dict[str, Any] = {"limits": found} if (found := limits(wanted)) else {}
     if wanted.gpu:
         device = {"driver": "nvidia", "count": wanted.gpu, "capabilities": ["gpu"]}
@@ -83,7 +83,7 @@ def deploy(wanted: Resources) -> dict[str, Any]:
 
 
 def volumes(job: Job) -> list[dict[str, Any]]:
-    """Return where a service has the job's claims, directories of the host and scratch."""
+    """Return a service's volumes for claims, host directories and scratch space."""
     found: list[dict[str, Any]] = []
     for volume in job.volumes:
         entry: dict[str, Any] = {"type": "volume", "target": volume.path}
@@ -91,7 +91,7 @@ def volumes(job: Job) -> list[dict[str, Any]]:
             entry["source"] = volume.pvc
         elif volume.host:
             entry |= {"type": "bind", "source": volume.host}
-        elif volume.kind != "empty":  # which is a volume without a name, on disk
+        elif volume.kind != "empty":  # an anonymous volume, on disk
             continue
         if volume.read_only:
             entry["read_only"] = True
@@ -100,24 +100,24 @@ def volumes(job: Job) -> list[dict[str, Any]]:
 
 
 def claims(job: Job) -> dict[str, dict[str, str]]:
-    """Return the claims as named volumes of a document."""
+    """Return the claims as a document's named volumes."""
     return {volume.pvc: {"name": volume.pvc} for volume in job.volumes if volume.pvc}
 
 
 def mounts(job: Job) -> list[dict[str, Any]]:
-    """Return the volumes of a service."""
+    """Return all volumes of a service."""
     found = volumes(job)
     for path, source in directories(job).items():
         entry = {"type": "bind", "target": path, "source": source, "read_only": True}
-        # A directory that isn't there is an error, and not an empty one that root owns.
+        # A missing directory must be an error; Docker would create an empty one, owned by root.
         found.append({**entry, "bind": {"create_host_path": False}})
     return [dict(escape(entry)) for entry in found]
 
 
 def directories(job: Job) -> dict[str, str]:
-    """Return the directory beside the documents for each that holds a secret's or config's keys.
+    """Return local directories with the keys of secrets and configs, by their mount paths.
 
-    On hosts without an API that keeps them, each key is a file there, as in a pod.
+    There is no API that stores secrets on these targets, so each key is a file, as in a pod.
     """
     found = {path: f"./secrets/{name}" for path, name in job.secrets.files.items()}
     for volume in job.volumes:
@@ -131,7 +131,7 @@ def directories(job: Job) -> dict[str, str]:
 
 
 def environment(job: Job, role: str, launch: dict[str, str]) -> dict[str, str | None]:
-    """Return a task's variables; a secret's is required of the shell that starts Compose."""
+    """Return a task's variables; those with secrets must be set in the shell that runs Compose."""
     env: dict[str, str | None] = dict(escape({**launch, **job.env_of(role), **s3_settings(job)}))
     for name in job.secret_keys:
         env[name] = f"${{{name}:?set it to the value of the secret}}"
@@ -142,8 +142,8 @@ def environment(job: Job, role: str, launch: dict[str, str]) -> dict[str, str | 
 
 
 def required(name: str) -> str:
-    """Return the line of a shell script that ends it when a secret's variable is empty."""
-    # No quote in the words: bash and sh read one inside of ${…} differently.
+    """Return a line of a shell script that fails if a secret's variable is empty."""
+    # The message must not contain quotes: bash and sh parse them differently inside ${…}.
     return f': "${{{name}:?set it to the value of the secret}}"'
 
 
@@ -165,7 +165,7 @@ def render(job: Job) -> list[Document]:
             "command": escape(program_words(job, role)),
             "environment": environment(job, role, start_variables(role, index, cluster, heard)),
             "init": True,
-            # gridflow launch restarts by the job's policy, which Compose can't tell apart.
+            # gridflow launch restarts by the job's policy; Compose can't tell failures apart.
             "restart": "no",
             **common,
         }
@@ -187,7 +187,7 @@ def render(job: Job) -> list[Document]:
 
 
 def board(job: Job, common: dict[str, Any]) -> ComposeService:
-    """Return the service of TensorBoard."""
+    """Return TensorBoard's service."""
     assert job.tensorboard is not None
     port = job.tensorboard.port
     service: dict[str, Any] = {
@@ -212,14 +212,13 @@ def board(job: Job, common: dict[str, Any]) -> ComposeService:
 
 TARGET: Final = Target(
     name="compose",
-    title="Docker Compose: every task a service on one host",
+    title="Docker Compose: each task is a service on one host",
     form="compose",
     render=render,
     cannot={
         **ONE_HOST_CANNOT,
-        "clean_up=running": "Compose doesn't end containers by itself; 'docker compose down' "
-        "ends all",
-        "clean_up=all": "Compose doesn't remove containers by itself; 'docker compose down' does",
+        "clean_up=running": "Compose doesn't stop containers by itself; use 'docker compose down'",
+        "clean_up=all": "Compose doesn't remove containers by itself; use 'docker compose down'",
     },
     leaves=SIDES,
     needs=("image", "command"),

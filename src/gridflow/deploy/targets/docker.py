@@ -1,4 +1,4 @@
-"""Plain Docker: a Dockerfile for one image of all roles, and the commands that run it."""
+"""Plain Docker: a Dockerfile for one image with all roles, and the commands that run it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.parts import Resources
 
 BASE: Final = {False: "python:3.11.13-slim-bookworm", True: "tensorflow/tensorflow:2.21.0-gpu"}
-#: The first failure of a task's own is the script's; 113 says that another task has failed.
+#: The script exits with the first task's own failure; 113 means that another task failed.
 AS_STATUS: Final = (
     f'[ "$code" = 0 ] || case $status in 0|{int(Exit.GIVEN_UP)}) status=$code ;; esac'
 )
 
 
 def dockerfile(job: Job) -> str:
-    """Return the Dockerfile: pinned base, no root, the program beside gridflow."""
+    """Return a Dockerfile with a pinned base, a non-root user, the program and gridflow."""
     gpu = any(role.resources.gpu for role in job.roles.values())
-    # A wheel of gridflow beside the program goes before the package index.
+    # A gridflow wheel next to the program takes precedence over the package index.
     gridflow = '"$(ls ./gridflow-*.whl 2>/dev/null || echo gridflow)"'
     extra = "" if gpu else "'[tensorflow-cpu]'"
     return f"""\
@@ -62,7 +62,7 @@ ENTRYPOINT {json.dumps(start_words(job))}
 """
 
 
-#: Kept out of the image, which is pushed to where others read it.
+#: Files to keep out of the image, because others may read it in a registry.
 IGNORED: Final = """\
 secrets
 configs
@@ -82,7 +82,7 @@ run.sh
 
 
 def shell(words: list[str]) -> str:
-    """Return a command line over several lines, quoted for a POSIX shell."""
+    """Return a multi-line command, quoted for a POSIX shell."""
     lines = [words[0]]
     for word in words[1:]:
         if word.startswith("--"):
@@ -93,7 +93,7 @@ def shell(words: list[str]) -> str:
 
 
 def limits(wanted: Resources) -> list[str]:
-    """Return the options of ``docker run`` for a task's resources."""
+    """Return the ``docker run`` options for a task's resources."""
     options = []
     if wanted.cpu:
         options.append(f"--cpus={rules.quantity(wanted.cpu).normalize():f}")
@@ -105,14 +105,14 @@ def limits(wanted: Resources) -> list[str]:
 
 
 def mount(*fields: str) -> str:
-    """Return an option ``--mount``, which Docker reads as a line of CSV: paths may have commas."""
+    """Return a ``--mount`` option. Docker parses it as CSV, so paths may contain commas."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
     return f"--mount={line.getvalue()}"
 
 
 def mount_options(job: Job) -> list[str]:
-    """Return the options of ``docker run`` for volumes, secrets and /dev/shm."""
+    """Return the ``docker run`` options for volumes, secrets and /dev/shm."""
     options = []
     for volume in job.volumes:
         end = ["readonly"] if volume.read_only else []
@@ -122,7 +122,7 @@ def mount_options(job: Job) -> list[str]:
         elif volume.host:
             options.append(mount("type=bind", f"source={volume.host}", target, *end))
         elif volume.kind == "empty":
-            # Without a name, on disk; a tmpfs would be memory.
+            # An anonymous volume is on disk; a tmpfs would be in memory.
             options.append(mount("type=volume", target))
     options += [
         mount("type=bind", f"source={source}", f"target={path}", "readonly")
@@ -134,7 +134,7 @@ def mount_options(job: Job) -> list[str]:
 
 
 def common_options(job: Job) -> list[str]:
-    """Return the options of ``docker run`` that all containers of the job share."""
+    """Return the ``docker run`` options that all containers of the job share."""
     options = mount_options(job)
     options += [f"--env={name}={value}" for name, value in s3_settings(job).items()]
     # Without a value, Docker takes the variable from the shell that runs the script.
@@ -157,7 +157,7 @@ def run_script(job: Job) -> str:
     lines += [required(name) for name in job.secret_keys]
     lines.append(
         "grep -qxF secrets .dockerignore || "
-        "{ echo '.dockerignore has no line secrets: they would get into the image' >&2; exit 1; }"
+        "{ echo '.dockerignore needs the line secrets to keep them out of the image' >&2; exit 1; }"
     )
     lines.append(f"docker build --tag {shlex.quote(job.image)} --file Dockerfile .")
     quoted = shlex.quote(job.name)
@@ -192,7 +192,7 @@ def run_script(job: Job) -> str:
 
 
 def board_words(job: Job, network: str) -> list[str]:
-    """Return the command that runs TensorBoard beside the tasks."""
+    """Return the command that runs TensorBoard."""
     assert job.tensorboard is not None
     board = job.tensorboard
     program = tensorboard_words(board)

@@ -1,4 +1,4 @@
-"""JobSet: all roles in one object that restarts as a whole, as TensorFlow's groups have to."""
+"""JobSet: all roles in one object that restarts as a whole, as TensorFlow groups must."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-#: The variables that tell ``gridflow launch`` its place in a JobSet.
+#: The variables that tell ``gridflow launch`` its role in a JobSet.
 JOBSET_ENV: Final = (
     field_env("JOBSET_NAME", "metadata.labels['jobset.sigs.k8s.io/jobset-name']"),
     field_env("REPLICATED_JOB_NAME", "metadata.labels['jobset.sigs.k8s.io/replicatedjob-name']"),
@@ -29,12 +29,12 @@ JOBSET_ENV: Final = (
 
 
 def host(job: Job, part: str, index: int) -> str:
-    """Return the name that JobSet gives a pod of the only Job of a replicated job."""
+    """Return the DNS name of a pod in a replicated job that has a single Job."""
     return f"{job.name}-{part}-0-{index}.{job.name}.{job.namespace}.svc"
 
 
 def set_policies(job: Job, main: str) -> dict[str, Any]:
-    """Return when the set has succeeded, and what a failed Job means to it."""
+    """Return the set's success and failure policies."""
     failure: dict[str, Any] = {"maxRestarts": 0}
     if job.restart_policy != "never":
         failure["maxRestarts"] = job.restart_limit
@@ -51,7 +51,7 @@ def set_policies(job: Job, main: str) -> dict[str, Any]:
 
 
 def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, Any]:
-    """Return the spec of a role's Job inside a set: one failure of a pod fails it."""
+    """Return the spec of a role's Job inside a set; it fails as soon as a pod fails."""
     spec: dict[str, Any] = {
         "completions": job.roles[role].replicas,
         "parallelism": job.roles[role].replicas,
@@ -60,7 +60,7 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
     }
     if job.deadline is not None:
         spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
-    # Each restart makes new Jobs, with the whole deadline before them: the launcher counts it.
+    # A restart creates new Jobs with a fresh deadline, so the launcher enforces the job's.
     final = () if job.deadline is None else (int(Exit.OVERDUE),)
     spec["podFailurePolicy"] = failure_policy(job, container, *final)
     spec["template"] = template
@@ -68,7 +68,7 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
 
 
 def render(job: Job) -> list[Document]:
-    """Return the JobSet and what stands beside it."""
+    """Return the JobSet and its sidecars."""
     cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
     heard = meeting(job, lambda role, index: host(job, role, index))
     parts = []
@@ -120,7 +120,7 @@ TARGET: Final = Target(
     title="JobSet v1alpha2: one object, restarted as a whole",
     form="kubernetes",
     render=render,
-    cannot={"clean_up=none": "JobSet ends what still runs when the set has finished"},
+    cannot={"clean_up=none": "JobSet stops all running pods when the set has finished"},
     leaves=SIDES,
     needs=("image", "command"),
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def storage(job: Job, model: Model) -> str:
-    """Return where KServe loads a model from."""
+    """Return the URI from which KServe loads a model."""
     if model.path.startswith(BUCKETS):
         return model.path
     volume = job.volume_of(model.path)
@@ -70,8 +70,8 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "serve.versions": "KServe serves the directory that storageUri names; one version each",
-        "volumes.host": "KServe's storage initializer sees no directories of the host",
+        "serve.versions": "KServe serves the directory in storageUri, with one version each",
+        "volumes.host": "KServe's storage initializer can't access host directories",
         "volumes.secret": "the model container is KServe's own",
         "volumes.config": "the model container is KServe's own",
         "volumes.empty": "the model container is KServe's own",

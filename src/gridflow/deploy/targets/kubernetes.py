@@ -1,4 +1,4 @@
-"""Plain Kubernetes: an Indexed Job for each role behind one headless Service."""
+"""Plain Kubernetes: an Indexed Job for each role, and one headless Service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
-#: How often an index of a Job has failed before, which the Job controller notes on each pod
+#: The number of earlier failures of a Job's index, which the Job controller records on each pod
 #: (kubernetes/kubernetes, pkg/controller/job/indexed_job_utils.go, addIndexFailureCountAnnotation).
 FAILED_BEFORE: Final = field_env(
     "GRIDFLOW_FAILURES", "metadata.annotations['batch.kubernetes.io/job-index-failure-count']"
@@ -39,9 +39,9 @@ _DISRUPTED: Final = {"type": "DisruptionTarget", "status": "True"}
 
 
 def failure_policy(job: Job, container: str, *final: int) -> dict[str, Any]:
-    """Return the ``podFailurePolicy`` that tells permanent from retryable failures.
+    """Return the ``podFailurePolicy`` that distinguishes permanent from retryable failures.
 
-    ``final`` are exit codes that are permanent under every policy.
+    ``final`` contains exit codes that are permanent under every policy.
     """
     if job.restart_policy == "never":
         return {"rules": [{"action": "FailJob", "onPodConditions": [_DISRUPTED]}]}
@@ -66,19 +66,19 @@ def limits(job: Job) -> dict[str, int]:
 
 
 def render(job: Job) -> list[Document]:
-    """Return the Service, the Jobs and what stands beside them."""
+    """Return the Service, the Jobs and their sidecars."""
 
     def host(role: str, index: int) -> str:
         return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
 
     cluster = addresses(job, host, lambda *_: job.port)
     ports = {"tensorflow": job.port}
-    # The tasks of one Job end with it; those of several have to hear of one another.
+    # The tasks of one Job end with it; those of several Jobs must hear of each other.
     several = len(job.roles) > 1
     heard = news(job, host, lambda *_: job.port + 1) if several else meeting(job, host)
-    # Whoever was ended because another task has failed for good isn't started again.
+    # A task that was stopped because another one failed permanently isn't restarted.
     final = [Exit.GIVEN_UP] if several else []
-    # Nor who has run over time.
+    # Nor is one that has exceeded the deadline.
     final += [Exit.OVERDUE] if job.deadline is not None else []
     if heard:
         ports["finish"] = job.port + 1
@@ -116,12 +116,12 @@ def render(job: Job) -> list[Document]:
 
 
 def cannot_together(job: Job) -> list[Problem]:
-    """Return that Kueue admits the Jobs of several roles one by one, which is no gang."""
+    """Reject Kueue for several roles, because it would admit their Jobs one by one."""
     if len(job.roles) > 1 and kueue_labels(job):
         reason = (
             f"Kueue admits the Jobs of {', '.join(n for n, _ in job.role_items())} one by one, so "
-            "that half a group could hold its quota forever; the targets jobset, tfjob and "
-            "trainjob are admitted as a whole, and gang.scheduler: volcano gathers Jobs"
+            "an incomplete group could hold its quota forever; use the target jobset, tfjob or "
+            "trainjob, which are admitted as a whole, or gang.scheduler: volcano"
         )
         return [Problem("gang.queue", reason)]
     return []
@@ -133,7 +133,7 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "clean_up=none": "the Job controller ends the pods of a failed Job",
+        "clean_up=none": "the Job controller stops the pods of a failed Job",
     },
     leaves=SIDES,
     needs=("image", "command"),

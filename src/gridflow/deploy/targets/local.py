@@ -1,4 +1,4 @@
-"""Processes of this machine: the reference that every other target is held against."""
+"""Processes on this machine: the reference for all other targets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gridflow.deploy.task_start import (
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
 
-NO_CONTAINER: Final = "processes of this machine see its own files"
+NO_CONTAINER: Final = "processes use the machine's own files"
 UNLIMITED: Final = "processes share the machine; use compose for limits"
 
 
 def render(job: Job) -> list[Document]:
-    """Return a shell script that starts every task and ends with the first failure's code."""
+    """Return a shell script that starts all tasks and exits with the first failure's code."""
     ports, second = ports_on_one_host(job)
     cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
     heard = news(job, lambda *_: "localhost", lambda role, i: second[role, i])
@@ -56,16 +56,16 @@ def render(job: Job) -> list[Document]:
 
 TARGET: Final = Target(
     name="local",
-    title="Processes of this machine: the reference",
+    title="Processes on this machine: the reference",
     form="script",
     render=render,
     cannot={
         **ONE_HOST_CANNOT,
         "resources.cpu": UNLIMITED,
         "resources.memory": UNLIMITED,
-        "resources.gpu": "processes share the GPUs; CUDA_VISIBLE_DEVICES in a role's env chooses",
+        "resources.gpu": "processes share the GPUs; set CUDA_VISIBLE_DEVICES in a role's env",
         "resources.gpu_resource": "processes share the GPUs",
-        "run_as_user": "processes are those of whoever starts them",
+        "run_as_user": "processes run as the user who starts them",
         "clean_up": "a script's processes end by themselves",
         "volumes": NO_CONTAINER,
         "shared_memory": NO_CONTAINER,

@@ -1,6 +1,7 @@
-"""Marathon 1.10 on Mesos: a group with an app for each task, on the hosts' own network.
+"""Marathon 1.10 on Mesos: a group with an app for each task, on the hosts' network.
 
-Marathon runs services: what ends is started again. So `gridflow launch` stays once it is done.
+Marathon runs services and restarts everything that ends, so `gridflow launch` keeps running when
+its program is done.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from gridflow.deploy.kinds import MarathonApp
 
 ONE_FILE: Final = (
-    "Mesos mounts a secret as one file, and doesn't know its keys; use an override with the file's "
-    "containerPath for each"
+    "Mesos mounts a secret as one file and doesn't know its keys; use an override with a "
+    "containerPath for each file"
 )
 DEFAULT_CPUS: Final = 1.0
 DEFAULT_MEMORY: Final = 2048.0
@@ -42,7 +43,7 @@ def mebibytes(text: str) -> float:
 
 
 def volumes(job: Job) -> list[dict[str, Any]]:
-    """Return the volumes of a container."""
+    """Return a container's volumes."""
     found: list[dict[str, Any]] = [
         {
             "containerPath": volume.path,
@@ -58,7 +59,7 @@ def volumes(job: Job) -> list[dict[str, Any]]:
 
 
 def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """Return the variables that take secrets, and the app's table of secrets."""
+    """Return the variables with secrets, and the app's table of secrets."""
     env: dict[str, Any] = {}
     table = {}
     if gcs := job.credentials.gcs:
@@ -72,11 +73,11 @@ def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]
 
 
 def command_line(words: list[str]) -> str:
-    """Return the words as a command for the shell in the image.
+    """Return the words as a command for the image's shell.
 
-    Mesos appends ``args`` to the image's ENTRYPOINT, or to its CMD where it has none, and runs
-    ``cmd`` instead of either (apache/mesos, docs/isolators/docker-runtime.md). ``exec`` makes the
-    program the one that is told to end.
+    Mesos appends ``args`` to the image's ENTRYPOINT, or to its CMD if it has none, and runs ``cmd``
+    in place of both (apache/mesos, docs/isolators/docker-runtime.md). With ``exec``, the program
+    itself receives the signal to stop.
     """
     return "exec " + shlex.join(words)
 
@@ -117,7 +118,7 @@ def app(
         ],
         "requirePorts": True,
         "env": {**env, **secret_env},
-        # A second instance beside the first could not have its ports.
+        # A second instance couldn't bind the same ports while the first one runs.
         "upgradeStrategy": {"minimumHealthCapacity": 0.0, "maximumOverCapacity": 0.0},
     }
     if wanted.gpu:
@@ -144,7 +145,7 @@ def render(job: Job) -> list[Document]:
     words = start_words(job, restarts=True, deadline=True, stay=True)
     apps = []
     for role, index in tasks(job):
-        # Role and index come from MARATHON_APP_ID, which Marathon sets itself.
+        # Role and index come from MARATHON_APP_ID, which Marathon sets.
         start = start_variables(role, index, cluster, heard)
         env = {
             name: start[name] for name in start if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
@@ -186,19 +187,19 @@ TARGET: Final = Target(
     form="marathon",
     render=render,
     cannot={
-        "namespace": "Marathon has groups only; the job's name is the group",
-        "resources.gpu_type": "Mesos counts GPUs of one kind; choose agents by node_selector",
-        "resources.gpu_resource": "Mesos counts GPUs of one kind",
-        "affinity": "Mesos has constraints; choose agents by node_selector",
+        "namespace": "Marathon has only groups; the group is named after the job",
+        "resources.gpu_type": "Mesos doesn't distinguish GPUs; select agents with node_selector",
+        "resources.gpu_resource": "Mesos doesn't distinguish GPUs",
+        "affinity": "Mesos has constraints; select agents with node_selector",
         "priority_class": "Mesos has no task priorities",
-        "run_as_user": "Mesos' users are names of the agents' hosts; the image's holds",
+        "run_as_user": "Mesos takes names of host users; set the user in the image",
         "time_to_live": "Marathon keeps an app until it is deleted",
         "clean_up": "Marathon keeps an app until it is deleted",
         "gang": "Mesos offers resources task by task",
         "volumes.pvc": "Mesos has no claims; use host, or an override with an external volume",
-        "volumes.empty": "a Mesos task has its sandbox ($MESOS_SANDBOX) for that",
+        "volumes.empty": "use the sandbox of a Mesos task ($MESOS_SANDBOX)",
         "volumes.secret": ONE_FILE,
-        "volumes.config": "Marathon keeps no configuration files",
+        "volumes.config": "Marathon doesn't store configuration files",
         "secrets.files": ONE_FILE,
         "tolerations": "Mesos agents have no taints",
         "service_account": "there are no service accounts",

@@ -1,4 +1,4 @@
-"""A Kubeflow notebook with TensorFlow: its home is a claim, and it sees the job's volumes."""
+"""A Kubeflow notebook with TensorFlow, with a claim for its home and the job's volumes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-#: Jupyter's own in Kubeflow's images: jovyan and users.
+#: Jupyter's user and group in Kubeflow's images: jovyan and users.
 USER: Final = 1000
 GROUP: Final = 100
 HOME: Final = "/home/jovyan"
 
 
 def render(job: Job) -> list[Document]:
-    """Return the Notebook and the claim of its home."""
+    """Return the Notebook and the claim for its home."""
     assert job.notebook is not None
     notebook = job.notebook
     name = f"{job.name}-notebook"
@@ -39,7 +39,7 @@ def render(job: Job) -> list[Document]:
     mounts.insert(0, {"name": "gridflow-home", "mountPath": HOME})
     env = env_list(dict(job.env))
     env += [key_env(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
-    # The controller looks at the first container, and expects the notebook's name there.
+    # The controller expects the first container to have the notebook's name.
     box: dict[str, Any] = {
         "name": name,
         "image": notebook.image,
@@ -50,7 +50,7 @@ def render(job: Job) -> list[Document]:
         box["resources"] = amounts
     box["volumeMounts"] = mounts
     box |= box_security(USER)
-    # The controller gives the home to the group of Jupyter's user only where nobody says so.
+    # The controller only sets the home's group if the pod doesn't have an fsGroup.
     spec = placement(job, notebook.resources) | pod_security(USER, GROUP)
     spec |= {"containers": [box], "volumes": sources}
     claim: Object = {

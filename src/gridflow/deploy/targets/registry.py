@@ -1,4 +1,4 @@
-"""The targets by name, other packages' included. Each is imported when it is asked for."""
+"""Targets by name, including those of other packages. Each is imported on first use."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _PLACES: Final = {
     "notebook": "notebook:TARGET",
     "tensorboard": "tensorboard:TARGET",
 }
-#: Entry points by which other packages bring targets.
+#: The entry point group with which other packages add targets.
 GROUP: Final = "gridflow.targets"
-#: Every target's name of ours, those that train first.
+#: Names of gridflow's own targets, training targets first.
 TARGETS: Final = tuple(_PLACES)
 
 
@@ -54,5 +54,5 @@ def get_target(name: str) -> Target:
     if name in brought:
         return brought[name].load()  # type: ignore[no-any-return]
     known = (*TARGETS, *brought)
-    reason = f"there is no target {name!r}; the targets are {', '.join(known)}."
+    reason = f"unknown target {name!r}; available targets: {', '.join(known)}."
     raise InvalidArgument(reason + did_you_mean(name, known))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONFIG: Final = "/etc/gridflow/serving"
 CONFIG_HASH: Final = "gridflow/config-hash"
-#: What belongs to training, which serving has nothing to do with.
+#: Features that only matter for training.
 TRAINING: Final = dict.fromkeys(
     (
         "image",
@@ -74,7 +74,7 @@ def models_config(serve: Serve) -> str:
 
 
 def files(serve: Serve) -> dict[str, str]:
-    """Return the configuration files of the servers."""
+    """Return the servers' configuration files."""
     found = {"models.config": models_config(serve)}
     if batching := serve.batching:
         settings = {
@@ -109,13 +109,13 @@ def server_words(serve: Serve) -> list[str]:
 
 
 def check_buckets(serve: Serve) -> None:
-    """Refuse models where the image can't read them.
+    """Reject models that the image can't read.
 
     Raises
     ------
     JobError
-        For ``s3://`` and a default image: TensorFlow left S3 to tensorflow-io in 2.7, and
-        TensorFlow Serving's image has none of it.
+        For ``s3://`` with a default image: TensorFlow 2.7 moved S3 to tensorflow-io, which isn't in
+        TensorFlow Serving's image.
     """
     if serve.image not in SERVING_IMAGES:
         return
@@ -123,9 +123,9 @@ def check_buckets(serve: Serve) -> None:
         [
             Problem(
                 f"serve.models[{index}].path",
-                f"{model.path!r} can't be read in the image {serve.image}. Use the target kserve, "
-                "which fetches the model itself, a volume or gs://, or give serve.image one that "
-                "reads S3.",
+                f"the image {serve.image} can't read {model.path!r}. Use the target kserve, which "
+                "fetches the model itself, put the model on a volume or in gs://, or set "
+                "serve.image to an image that reads S3.",
             )
             for index, model in enumerate(serve.models)
             if model.path.startswith("s3://")
@@ -145,7 +145,7 @@ def render(job: Job) -> list[Document]:
         "metadata": metadata(job, name, "serving"),
         "data": files(serve),
     }
-    # Metadata is served only once the model is loaded and warmed up; the status is sooner.
+    # Metadata is only available once the model is loaded and warmed up, later than the status.
     ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
     sources, mounts = volumes(job, looks_on=True)
     sources.append({"name": "gridflow-serving", "configMap": {"name": name}})
@@ -171,7 +171,7 @@ def render(job: Job) -> list[Document]:
     box |= box_security(job.run_as_user, read_only=True)
     spec = placement(job, serve.resources) | pod_security(job.run_as_user)
     spec |= {"containers": [box], "volumes": sources}
-    # A server reads its configuration once: with another one, its Deployment gets other pods.
+    # A server reads its configuration once, so a change must give the Deployment new pods.
     digest = hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()
     annotations = {CONFIG_HASH: digest[:16], **job.annotations}
     if serve.monitoring:
@@ -202,7 +202,7 @@ TARGET: Final = Target(
     title="TensorFlow Serving on Kubernetes",
     form="kubernetes",
     render=render,
-    cannot={"secrets.env": "TensorFlow Serving reads no such variables; use credentials"},
+    cannot={"secrets.env": "TensorFlow Serving doesn't read such variables; use credentials"},
     leaves=TRAINING,
     needs=("serve",),
 )

@@ -1,4 +1,4 @@
-"""What stands beside training on Kubernetes: TensorBoard and the pod group of Volcano."""
+"""Additional objects for training on Kubernetes: TensorBoard and Volcano's pod group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.services import TensorBoardSection
     from gridflow.deploy.kinds import Object
 
-#: What the sides of a job are to a training target: none of its business.
+#: Sections of a job that training targets leave to other targets.
 SIDES: Final = {
     "serve": "serving and kserve",
     "notebook": "notebook",
@@ -38,7 +38,7 @@ VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 
 
 def scheduler(job: Job) -> str | None:
-    """Return who gathers the job's tasks where a target has no scheduler of its own."""
+    """Return the gang scheduler for targets that don't have their own."""
     if not job.gang:
         return None
     if job.gang.scheduler:
@@ -47,14 +47,14 @@ def scheduler(job: Job) -> str | None:
 
 
 def kueue_labels(job: Job) -> dict[str, str]:
-    """Return the label by which Kueue admits an object, if it is asked to."""
+    """Return the label with which Kueue admits an object, if the job uses Kueue."""
     if job.gang and job.gang.queue and scheduler(job) == "kueue":
         return {KUEUE_QUEUE: job.gang.queue}
     return {}
 
 
 def pod_group(job: Job) -> list[Document]:
-    """Return Volcano's pod group, if the job is gathered by it."""
+    """Return Volcano's pod group, if the job uses Volcano."""
     if not job.gang or scheduler(job) != "volcano":
         return []
     spec: dict[str, Any] = {"minMember": job.gang.minimum or job.tasks}
@@ -72,7 +72,7 @@ def pod_group(job: Job) -> list[Document]:
 
 
 def join_group(job: Job, template: Any) -> None:
-    """Let a pod template's pods belong to the job's pod group, if it has one."""
+    """Add a pod template to the job's pod group, if there is one."""
     if scheduler(job) == "volcano":
         template["spec"]["schedulerName"] = "volcano"
         template["metadata"].setdefault("annotations", {})[VOLCANO_GROUP] = job.name
@@ -84,13 +84,13 @@ def tensorboard_words(board: TensorBoardSection) -> list[str]:
     Raises
     ------
     JobError
-        For logs in S3 and the default image, which can't read them.
+        For logs in S3 with the default image, which can't read them.
     """
     if board.log_dir.startswith("s3://") and board.image == TENSORBOARD_IMAGE:
         reason = (
-            f"{board.log_dir!r} can't be read in the image {board.image}: TensorFlow opens files "
-            "and gs:// only. Write the logs to a volume or to gs://, or give tensorboard.image one "
-            "that reads S3 (tensorboard and boto3, without TensorFlow)."
+            f"the image {board.image} can't read {board.log_dir!r}: TensorFlow opens only files "
+            "and gs://. Write the logs to a volume or to gs://, or set tensorboard.image to an "
+            "image that reads S3 (tensorboard and boto3, without TensorFlow)."
         )
         refuse([Problem("tensorboard.log_dir", reason)])
     words = ["tensorboard", f"--logdir={board.log_dir}", f"--port={board.port}", "--bind_all"]
@@ -98,7 +98,7 @@ def tensorboard_words(board: TensorBoardSection) -> list[str]:
 
 
 def tensorboard(job: Job) -> list[Document]:
-    """Return TensorBoard's Deployment and Service, if the job asks for it."""
+    """Return TensorBoard's Deployment and Service, if the job has one."""
     board = job.tensorboard
     if not board:
         return []

@@ -1,8 +1,8 @@
-"""Spark: the operator's SparkApplication, and what spark-submit shares with it.
+"""Spark: the operator's SparkApplication, and the parts that spark-submit shares with it.
 
-Every task of the job is one executor; gridflow's driver program runs the job's roles in them, as
-``gridflow run`` does. Executors are all alike, so they get the largest of
-what the roles ask for.
+Each task of the job is an executor, and gridflow's driver program runs the job's roles in them, as
+``gridflow run`` does. All executors are alike, so they get the largest resources that any role
+requests.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-IGNORED: Final = "is for gridflow's own driver program, but spark.application names another."
-#: Where the Dockerfile of the docker target puts gridflow's driver program.
+IGNORED: Final = "needs gridflow's own driver program, but spark.application names another."
+#: The path of gridflow's driver program in images built with the docker target's Dockerfile.
 APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
-#: The Spark executor itself; the rest of a task's memory is TensorFlow's.
+#: Memory of the Spark executor itself, in MiB; the rest of a task's memory is for TensorFlow.
 EXECUTOR_HEAP: Final = 1024
 LEAST_OVERHEAD: Final = 384
-#: Ships with Spark and its images.
-#: Of Spark's own images.
+#: The user in Spark's own images.
 SPARK_USER: Final = 185
+#: A script that comes with Spark and its images.
 DISCOVERY: Final = "/opt/spark/examples/src/main/scripts/getGpusResources.sh"
 
 
 def settings(job: Job) -> Spark:
-    """Return the job's Spark side."""
+    """Return the job's Spark section."""
     return job.spark or Spark()
 
 
 def largest(job: Job) -> Resources:
-    """Return what every executor gets: the most that any role asks for."""
+    """Return the resources of each executor: the most that any role requests."""
     wanted = [role.resources for role in job.roles.values()]
 
     def most(texts: Iterable[str | None]) -> str | None:
@@ -76,19 +76,19 @@ def mebibytes(text: str) -> int:
 
 
 def cores(wanted: Resources) -> int:
-    """Return whole cores, at least one, rounded up."""
+    """Return the number of cores, rounded up, at least one."""
     return max(1, int(-(-rules.quantity(wanted.cpu) // Decimal(1)))) if wanted.cpu else 1
 
 
 def split_memory(wanted: Resources) -> tuple[int, int]:
-    """Return an executor's heap and the memory beside it, where TensorFlow lives, in MiB."""
+    """Return an executor's heap and its memory overhead for TensorFlow, in MiB."""
     whole = mebibytes(wanted.memory) if wanted.memory else 4096
     heap = min(EXECUTOR_HEAP, max(whole // 2, 1))
     return heap, max(whole - heap, LEAST_OVERHEAD)
 
 
 def conf(job: Job) -> dict[str, str]:
-    """Return the Spark properties that hold wherever the application runs."""
+    """Return the Spark properties that apply on every cluster."""
     wanted = largest(job)
     heap, beside = split_memory(wanted)
     properties = {
@@ -115,7 +115,8 @@ def application_args(job: Job) -> list[str]:
     Raises
     ------
     JobError
-        Where roles have programs or variables that an application of the job's own wouldn't see.
+        If the job has its own application, and roles have programs or variables that it would
+        ignore.
     """
     if settings(job).application:
         ignored = [use for use in uses(job) if use.feature in {"roles.command", "roles.env"}]
@@ -183,7 +184,7 @@ def render(job: Job) -> list[Document]:
         "memoryOverhead": f"{beside}m",
         **pod("executor", wanted),
     }
-    # Cores, memory and instances have fields of their own.
+    # Cores, memory and instances have their own fields.
     prefixes = ("spark.task.", "spark.executor.resource.", "spark.speculation")
     properties = {key: value for key, value in conf(job).items() if key.startswith(prefixes)}
     if wanted.gpu:
@@ -226,11 +227,11 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "clean_up": "Spark removes executors at the end by itself",
-        "gang.scheduler=kueue": "the operator's batch schedulers are Volcano and Yunikorn",
+        "clean_up": "Spark itself removes executors at the end",
+        "gang.scheduler=kueue": "the operator supports only Volcano and YuniKorn",
         "gang.minimum": "gridflow's coordinator needs all tasks at once",
-        "resources.gpu_resource": "Spark asks for VENDOR/gpu, and its script finds NVIDIA's",
-        "tensorboard": "the operator starts Spark's pods only; use another target beside it",
+        "resources.gpu_resource": "Spark requests VENDOR/gpu, and its script finds only NVIDIA's",
+        "tensorboard": "the operator starts only Spark's pods; use another target for TensorBoard",
     },
     leaves={"serve": "serving and kserve", "notebook": "notebook", "marathon": "marathon"}
     | {"port": "the targets that give tasks a fixed port"},

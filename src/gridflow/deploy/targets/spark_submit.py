@@ -18,14 +18,14 @@ from gridflow.deploy.targets.spark import (
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
 
-#: gridflow's driver program, where the submitting machine has gridflow installed.
+#: gridflow's driver program, for submitting machines with gridflow installed.
 INSTALLED: Final = "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')"
 
 
-#: In cluster mode on Kubernetes spark-submit ends with 0 whatever became of the driver: it waits
-#: for the pod (LoggingPodStatusWatcherImpl) and looks at nothing more. ``--status`` prints the
-#: pod's phase (K8SSparkSubmitOperation, KubernetesUtils.formatPodState) and what its containers
-#: ended with (containerStatusDescription), at any level of logging.
+#: In cluster mode on Kubernetes, spark-submit exits with 0 even if the driver fails: it only waits
+#: for the pod (LoggingPodStatusWatcherImpl). ``--status`` prints the pod's phase
+#: (K8SSparkSubmitOperation, KubernetesUtils.formatPodState) and the exit codes of its containers
+#: (containerStatusDescription), at any log level.
 _JUDGE: Final = """\
 state="$(spark-submit --master "$master" --status "{namespace}:$driver" 2>&1)" || true
 case $state in
@@ -46,15 +46,15 @@ def script(
 ) -> list[Document]:
     """Return a script with one spark-submit command.
 
-    ``master`` and ``default``, the application where the job names none, are shell texts that stand
-    in double quotes. ``judged`` asks Kubernetes how the driver ended.
+    ``master``, and ``default`` (the application if the job names none), are shell text inside
+    double quotes. With ``judged``, the script asks Kubernetes how the driver ended.
     """
     side = settings(job)
     merged = {**conf(job), **properties, **side.conf}
     judged = judged and merged.get(_WAITS) != "false"
     setup, start, end = "set -eu\n", "exec ", ""
     if judged:
-        # A name for each run: the pods of former ones are still there.
+        # Each run needs its own name, because pods of earlier runs still exist.
         own = merged.pop(_DRIVER, None)
         driver = shlex.quote(own) if own else f'"{job.name}-driver-$(date +%s)-$$"'
         setup += f'master="{master}"\ndriver={driver}\n'
@@ -158,23 +158,23 @@ def _pod(job: Job, base: str) -> dict[str, str]:
 
 
 _COMMON: Final = {
-    "time_to_live": "Spark keeps no finished applications on the cluster",
-    "clean_up": "Spark removes executors at the end by itself",
-    "resources.gpu_resource": "Spark's script finds NVIDIA's GPUs",
+    "time_to_live": "Spark doesn't keep finished applications on the cluster",
+    "clean_up": "Spark itself removes executors at the end",
+    "resources.gpu_resource": "Spark's script finds only NVIDIA GPUs",
     "gang.minimum": "gridflow's coordinator needs all tasks at once",
-    "tensorboard": "spark-submit starts Spark's processes only",
+    "tensorboard": "spark-submit starts only Spark's processes",
 }
-_HOSTS: Final = "executors are processes of hosts and see the hosts' files"
+_HOSTS: Final = "executors are host processes and use the hosts' files"
 _NOT_KUBERNETES: Final = {
     "namespace": "there are no namespaces",
-    "resources.gpu_type": "Spark schedules GPUs by number only",
-    "affinity": "only Kubernetes knows affinities",
-    "priority_class": "only Kubernetes knows priority classes",
-    "run_as_user": "processes are those of the cluster's user",
+    "resources.gpu_type": "Spark schedules GPUs only by number",
+    "affinity": "only Kubernetes has affinities",
+    "priority_class": "only Kubernetes has priority classes",
+    "run_as_user": "processes run as the cluster's user",
     "volumes": _HOSTS,
     "shared_memory": _HOSTS,
-    "secrets": "secrets reach executors by the cluster's own means",
-    "credentials": "credentials reach executors by the cluster's own means",
+    "secrets": "the cluster's own tools must provide secrets to executors",
+    "credentials": "the cluster's own tools must provide credentials to executors",
     "tolerations": "there are no taints",
     "service_account": "there are no service accounts",
     "annotations": "applications have no annotations",
@@ -208,10 +208,10 @@ YARN: Final = Target(
     cannot={
         **_COMMON,
         **_NOT_KUBERNETES,
-        "gang.scheduler=kueue": "YARN schedules by its own queues",
-        "gang.scheduler=volcano": "YARN schedules by its own queues",
-        "node_selector": "YARN's node labels hold one expression: spark.conf has "
-        "spark.yarn.executor.nodeLabelExpression",
+        "gang.scheduler=kueue": "YARN uses its own queues",
+        "gang.scheduler=volcano": "YARN uses its own queues",
+        "node_selector": "YARN takes a single node label expression; set "
+        "spark.yarn.executor.nodeLabelExpression in spark.conf",
     },
     leaves={**_LEAVES, "image": "the targets with containers"},
     needs=("command",),
@@ -223,13 +223,13 @@ KUBERNETES: Final = Target(
     render=kubernetes,
     cannot={
         **_COMMON,
-        "gang.scheduler=kueue": "spark-submit knows Volcano only",
+        "gang.scheduler=kueue": "spark-submit supports only Volcano",
         "gang.queue": "Volcano's queue needs a pod group template; use sparkapplication",
         "affinity": "spark-submit needs a pod template for that; use sparkapplication",
         "priority_class": "spark-submit needs a pod template for that; use sparkapplication",
         "run_as_user": "spark-submit needs a pod template for that; use sparkapplication",
         "tolerations": "spark-submit needs a pod template for that; use sparkapplication",
-        "volumes.config": "spark-submit mounts no ConfigMaps",
+        "volumes.config": "spark-submit doesn't mount ConfigMaps",
     },
     leaves=_LEAVES,
     needs=("image", "command"),

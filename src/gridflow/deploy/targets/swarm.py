@@ -1,6 +1,6 @@
-"""Docker Swarm: a stack with a service for each role, whose tasks are known by their slots.
+"""Docker Swarm: a stack with a service for each role; slots identify its tasks.
 
-The forms are those of docker/cli: cli/compose/schema/data/config_schema_v3.13.json and
+Sources of the format, in docker/cli: cli/compose/schema/data/config_schema_v3.13.json and
 cli/compose/convert.
 """
 
@@ -32,42 +32,41 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.services import Serve
     from gridflow.deploy.kinds import StackService
 
-#: All fields that are written here are in it, and each release since 19.03 reads it. Without a
-#: version, those before 25 take the file for one of version 1.
+#: Has all fields that are written here, and Docker reads it since 19.03. Without a version, Docker
+#: before 25 assumes version 1.
 VERSION: Final = "3.8"
 STACK: Final = "stack.yaml"
-#: Counted from 1. Not with the mode replicated-job, whose slots count from 0: the placeholder of
-#: slot 0 is the node's id (moby/swarmkit, template/context.go and manager/orchestrator/jobs).
+#: Counts from 1. The mode replicated-job isn't used: its slots count from 0, and the placeholder
+#: for slot 0 is the node's id (moby/swarmkit, template/context.go and manager/orchestrator/jobs).
 SLOT: Final = "{{.Task.Slot}}"
 #: `gridflow launch` gives a program 25 seconds from SIGTERM to SIGKILL.
 STOP_GRACE: Final = "30s"
 SECRETS: Final = "/run/secrets"
-#: Of a service's name, which has the stack's before it (moby/swarmkit, controlapi/service.go).
+#: Limit for a service's name, including the stack's (moby/swarmkit, controlapi/service.go).
 MOST_OF_NAME: Final = 63
 ONE_VALUE: Final = (
-    "a secret or config of Swarm is one file and has no keys; use an override with a target for "
-    "each file"
+    "a Swarm secret or config is one file without keys; use an override with a target for each file"
 )
 
 
 def verbatim(text: str) -> str:
-    """Return a text of a variable or mount that reaches the container as it is.
+    """Escape a variable or mount, so that it reaches the container unchanged.
 
-    The stack command replaces ``$NAME``. Then Swarm takes both for templates of Go
-    (moby/swarmkit, template/expand.go), but neither commands nor labels.
+    The stack command expands ``$NAME``. Swarm then treats variables and mounts, but not commands
+    and labels, as Go templates (moby/swarmkit, template/expand.go).
     """
     return doubled(text.replace("{{", '{{"{{"}}'))
 
 
 def secret_name(ref: SecretKey) -> str:
-    """Return the name of the swarm's secret for the key of one."""
+    """Return the name of the Swarm secret for a secret's key."""
     return f"{ref.secret}.{ref.key}"
 
 
 def reading(variables: Mapping[str, SecretKey]) -> list[str]:
-    """Return the words that set variables from secrets, and then run the words that follow.
+    """Return a command that sets variables from secrets and then runs the words that follow it.
 
-    Swarm hands secrets out as files only.
+    Swarm provides secrets only as files.
     """
     if not variables:
         return []
@@ -79,15 +78,15 @@ def reading(variables: Mapping[str, SecretKey]) -> list[str]:
 
 
 def gpu_kind(resource: str) -> str:
-    """Return the kind of generic resource for a device of Kubernetes: NVIDIA-GPU, AMD-GPU."""
+    """Return the generic resource for a Kubernetes device, such as NVIDIA-GPU or AMD-GPU."""
     vendor, _, device = resource.partition("/")
     return f"{vendor.partition('.')[0]}-{device}".upper()
 
 
 def deploy(job: Job, wanted: Resources, **settings: Any) -> dict[str, Any]:
-    """Return how many tasks of a service run, and where."""
+    """Return a service's ``deploy`` section: resources, placement and other settings."""
     amounts: dict[str, Any] = {}
-    # Swarm's scheduler looks at reservations only.
+    # Swarm's scheduler only considers reservations.
     if found := limits(wanted):
         amounts = {"limits": found, "reservations": dict(found)}
     if wanted.gpu:
@@ -103,9 +102,9 @@ def deploy(job: Job, wanted: Resources, **settings: Any) -> dict[str, Any]:
 
 
 def service(job: Job, image: str, words: list[str], *, looks_on: bool = False) -> dict[str, Any]:
-    """Return what all services of the stack have in common.
+    """Return the part that all services of the stack share.
 
-    ``looks_on`` is for what reads the results of a training.
+    ``looks_on`` is for services that only read training results.
     """
     keys = job.credentials.keys if looks_on else job.secret_keys
     mounts = [escape(entry, verbatim) for entry in volumes(job)]
@@ -134,7 +133,7 @@ def service(job: Job, image: str, words: list[str], *, looks_on: bool = False) -
 
 
 def role_service(job: Job, role: str, variables: dict[str, str]) -> StackService:
-    """Return the service with all tasks of a role."""
+    """Return the service for all tasks of a role."""
     start = start_words(job, restarts=True, deadline=True)
     whole = service(job, job.image, start)
     program = escape(program_words(job, role))
@@ -143,20 +142,21 @@ def role_service(job: Job, role: str, variables: dict[str, str]) -> StackService
     whole |= {
         "hostname": f"{role}-{SLOT}",
         "init": True,
-        # With that of an image, the task's name would be published once it is healthy (moby/moby,
-        # daemon/cluster/executor/container/controller.go, Start), for which it needs the others.
+        # With an image's health check, Swarm would only publish the task's name once it is healthy
+        # (moby/moby, daemon/cluster/executor/container/controller.go, Start), but a task needs the
+        # others to become healthy.
         "healthcheck": {"disable": True},
         "stop_grace_period": STOP_GRACE,
         "deploy": deploy(
             job,
             job.roles[role].resources,
             replicas=job.roles[role].replicas,
-            # Tasks are known by their own names: no address of the service, and no connection that
-            # IPVS would forget after 15 minutes of silence.
+            # Tasks use each other's names. A service address would go through IPVS, which drops
+            # connections after 15 idle minutes.
             endpoint_mode="dnsrr",
-            # gridflow launch restarts by the job's policy, which Swarm can't tell apart.
+            # gridflow launch restarts by the job's policy; Swarm can't tell failures apart.
             restart_policy={"condition": "none"},
-            # A group can't train with tasks of an older stack: all of them at once.
+            # Update all tasks at once: a group can't train with tasks of an older stack.
             update_config={"parallelism": 0, "order": "stop-first"},
         ),
     }
@@ -168,7 +168,7 @@ def role_service(job: Job, role: str, variables: dict[str, str]) -> StackService
 
 
 def board(job: Job) -> StackService:
-    """Return the service of TensorBoard."""
+    """Return TensorBoard's service."""
     assert job.tensorboard is not None
     words = escape(tensorboard_words(job.tensorboard))
     whole = service(job, job.tensorboard.image, words, looks_on=True)
@@ -182,9 +182,9 @@ def board(job: Job) -> StackService:
 
 
 def config_names(job: Job, serve: Serve) -> dict[str, str]:
-    """Return the names of Swarm's configs for TensorFlow Serving, by their files.
+    """Return the names of the Swarm configs for TensorFlow Serving, by file name.
 
-    A config can't be changed: with another content, it is another one, and its servers, too.
+    Configs are immutable, so new content gets a new name, which also replaces the servers.
     """
     found = {}
     for name, text in serving.files(serve).items():
@@ -194,7 +194,7 @@ def config_names(job: Job, serve: Serve) -> dict[str, str]:
 
 
 def servers(job: Job, serve: Serve) -> StackService:
-    """Return the service of TensorFlow Serving."""
+    """Return TensorFlow Serving's service."""
     serving.check_buckets(serve)
     words = ["tensorflow_model_server", *escape(serving.server_words(serve))]
     whole = service(job, serve.image, words, looks_on=True)
@@ -215,7 +215,7 @@ def servers(job: Job, serve: Serve) -> StackService:
 
 
 def render(job: Job) -> list[Document]:
-    """Return the stack, and the files of its configs."""
+    """Return the stack and its config files."""
 
     def host(role: str, index: int) -> str:
         return f"{role}-{index + 1}"
@@ -245,18 +245,16 @@ def render(job: Job) -> list[Document]:
 
 
 def problems(job: Job) -> Iterator[Problem]:
-    """Yield what Swarm can't express of names and labels."""
+    """Yield names and labels that Swarm can't express."""
     beside = {"tensorboard": job.tensorboard, "serving": job.serve}
     names = [*job.roles, *(name for name, is_there in beside.items() if is_there)]
     if len(name := f"{job.name}_{max(names, key=len)}") > MOST_OF_NAME:
-        reason = f"its service {name!r} would have {len(name)} characters, more than {MOST_OF_NAME}"
+        reason = f"the service name {name!r} has {len(name)} characters (limit {MOST_OF_NAME})"
         yield Problem("name", reason)
     for key, value in job.node_selector.items():
         if "/" in key or not value:
             path = f"node_selector.{key}"
-            yield Problem(
-                path, "a placement constraint takes no '/' in a label, and no empty value"
-            )
+            yield Problem(path, "placement constraints allow no '/' in a label and no empty value")
 
 
 TARGET: Final = Target(
@@ -265,20 +263,20 @@ TARGET: Final = Target(
     form="swarm",
     render=render,
     cannot={
-        "namespace": "Swarm has none; the stack's name keeps jobs apart",
-        "resources.gpu_type": "generic resources have no product; label the nodes and choose them "
-        "by node_selector",
-        "time_to_live": "nothing removes ended services after a time",
-        "clean_up=running": "Swarm doesn't end tasks by itself; 'gridflow cancel' ends all",
-        "clean_up=all": "Swarm doesn't remove services by itself; 'gridflow cancel' does",
-        "gang": "Swarm places task by task; the others wait for start_timeout",
+        "namespace": "Swarm has no namespaces; the stack name keeps jobs apart",
+        "resources.gpu_type": "generic resources have no GPU model; label the nodes and select "
+        "them with node_selector",
+        "time_to_live": "nothing removes finished services after a while",
+        "clean_up=running": "Swarm doesn't stop tasks by itself; use 'gridflow cancel'",
+        "clean_up=all": "Swarm doesn't remove services by itself; use 'gridflow cancel'",
+        "gang": "Swarm places tasks one by one; tasks wait for their peers up to start_timeout",
         "volumes.secret": ONE_VALUE,
         "volumes.config": ONE_VALUE,
         "secrets.files": ONE_VALUE,
-        "secrets.image_pull": "the registry's credentials come from 'docker login', and "
-        "'gridflow run' hands them on",
-        "tolerations": "Swarm's nodes have no taints",
-        "affinity": "Swarm has constraints; choose nodes by node_selector",
+        "secrets.image_pull": "credentials for the registry come from 'docker login', and "
+        "'gridflow run' passes them on",
+        "tolerations": "Swarm nodes have no taints",
+        "affinity": "Swarm has constraints; select nodes with node_selector",
         "priority_class": "Swarm has no priorities",
         "service_account": "there are no service accounts",
     },

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-_CONTROLLERS: Final = "Kubeflow's controller makes the pod and offers no field for it"
+_CONTROLLERS: Final = "Kubeflow's controller creates the pod and has no field for this"
 
 
 def render(job: Job) -> list[Document]:
@@ -43,7 +43,7 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "volumes.host": "Kubeflow's TensorBoard reads claims and buckets only",
+        "volumes.host": "Kubeflow's TensorBoard reads only claims and buckets",
         "credentials": _CONTROLLERS,
         "service_account": _CONTROLLERS,
         "secrets.image_pull": _CONTROLLERS,

@@ -1,9 +1,9 @@
-"""Kubeflow's TFJob: its operator hands over TF_CONFIG.
+"""Kubeflow's TFJob, whose operator sets TF_CONFIG.
 
-Restarts happen inside the pods. The operator's own (kubeflow/trainer v1.9,
-``pkg/controller.v1/common/job.go``) add the restarts of all pods up against one ``backoffLimit``,
-delete every pod with its output once that is reached, whatever ``cleanPodPolicy`` says, and know no
-limit for ``ExitCode``, where a failed pod is deleted and made anew.
+Restarts happen inside the pods. The operator's restarts (kubeflow/trainer v1.9,
+``pkg/controller.v1/common/job.go``) aren't used: it counts the restarts of all pods against one
+``backoffLimit``, and deletes every pod with its output once that is reached, whatever
+``cleanPodPolicy`` says. With ``ExitCode``, it deletes and recreates failed pods without a limit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tfjob-port"
 ROLE_NAMES: Final = {CHIEF: "Chief", WORKER: "Worker", PS: "PS", EVALUATOR: "Evaluator"}
-#: pkg/apis/kubeflow.org/v1/tensorflow_types.go has the types of replicas that there are.
+#: The supported replica types are in pkg/apis/kubeflow.org/v1/tensorflow_types.go.
 NO_DATA_SERVICE: Final = (
-    "the operator knows no such replicas; use jobset, or run the data service as a job of its own "
+    "the operator has no such replica type; use jobset, or run the data service as a separate job "
     "(docs/data_service.md)"
 )
 
 
 def run_policy(job: Job) -> dict[str, Any]:
-    """Return the ``runPolicy`` of a job."""
+    """Return a job's ``runPolicy``."""
     policy: dict[str, Any] = {"cleanPodPolicy": (job.clean_up or "running").capitalize()}
     if job.deadline is not None:
         policy["activeDeadlineSeconds"] = job.deadline + UNSTARTED
@@ -49,12 +49,12 @@ def run_policy(job: Job) -> dict[str, Any]:
 
 
 def render(job: Job) -> list[Document]:
-    """Return the TFJob and what stands beside it."""
-    # The operator's own names: pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec.
+    """Return the TFJob and its sidecars."""
+    # The operator's names: pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec.
     heard = meeting(job, lambda role, i: f"{job.name}-{role}-{i}.{job.namespace}.svc")
     replicas = {}
     for name, role in job.role_items():
-        # With one task in all, the operator sets no TF_CONFIG.
+        # With a single task, the operator doesn't set TF_CONFIG.
         alone = {"GRIDFLOW_ROLE": name, "GRIDFLOW_INDEX": "0"} if job.tasks == 1 else {}
         template = task_pod(
             job,
@@ -68,7 +68,7 @@ def render(job: Job) -> list[Document]:
             extra_env=(*env_list(alone), *began_env(job)),
         )
         if job.deadline is not None:
-            # The operator looks at the job's deadline only when something else happens to it.
+            # The operator only checks the job's deadline when something else happens to the job.
             template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
         replicas[ROLE_NAMES[name]] = {
             "replicas": role.replicas,

@@ -1,9 +1,10 @@
-"""A TensorFlow runtime for a whole cluster's Kubeflow Trainer v2, which ships none.
+"""A cluster-wide TensorFlow runtime for Kubeflow Trainer v2, which doesn't include one.
 
-TrainJobs of anybody refer to it and bring image, arguments and the number of nodes. Trainer's plain
-policy tells no pod how many there are (kubeflow/trainer, pkg/runtime/framework/plugins/plainml);
-its policy for torch does, in ``PET_NNODES`` (plugins/torch), and does nothing else to a container
-that runs no torchtune. From that and JobSet's names `gridflow launch` makes TF_CONFIG.
+Any TrainJob can refer to it, and brings image, arguments and the number of nodes. Trainer's plain
+policy doesn't tell pods the number of nodes (kubeflow/trainer,
+pkg/runtime/framework/plugins/plainml). Its torch policy does, in ``PET_NNODES`` (plugins/torch),
+and changes nothing else in a container without torchtune. From that and JobSet's names,
+`gridflow launch` builds TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-#: Without a program a worker would be a standard server, and wait for a chief for ever.
-_NO_PROGRAM: Final = "raise SystemExit('give the TrainJob trainer.args: the words of its program')"
+#: Without a program, a worker would be a standard server and wait for a chief forever.
+_NO_PROGRAM: Final = "raise SystemExit('set trainer.args in the TrainJob to the program to run')"
 
-NAMESPACED: Final = "what belongs to a namespace is named by a TrainJob's runtimePatches"
+NAMESPACED: Final = "it belongs to a namespace; use a TrainJob's runtimePatches"
 
 _NOTHING_OF_A_NAMESPACE: Final[dict[str, Any]] = {
     "volumes": (),
@@ -42,7 +43,7 @@ def render(job: Job) -> list[Document]:
     """Return the ClusterTrainingRuntime."""
     job = dataclasses.replace(job, **_NOTHING_OF_A_NAMESPACE)
     port = {"GRIDFLOW_PORT": str(job.port)} if job.port != DEFAULT_PORT else {}
-    # Whatever the job's own roles are, the nodes are workers like those who train in it.
+    # Whatever the job's roles, all nodes are like its main role.
     role = job.main_role
     template = task_pod(
         job,
@@ -54,7 +55,7 @@ def render(job: Job) -> list[Document]:
         extra_env=(*env_list(port), *JOBSET_ENV),
     )
     (box,) = template["spec"]["containers"]
-    # A TrainJob's arguments take the place of these, and stand behind the command.
+    # A TrainJob's arguments replace these and follow the command.
     program = job.command_of(role) or ("python", "-c", _NO_PROGRAM)
     box["args"] = [kubernetes_text(word) for word in program]
     whole = {"metadata": {"labels": dict(STEP)}, "spec": inner_job(job, role, template, NODE)}
@@ -80,7 +81,7 @@ def render(job: Job) -> list[Document]:
 
 TARGET: Final = Target(
     name="trainer-runtime",
-    title="Kubeflow Trainer v2: a TensorFlow ClusterTrainingRuntime for anybody's TrainJobs",
+    title="Kubeflow Trainer v2: a TensorFlow ClusterTrainingRuntime for any TrainJob",
     form="kubernetes",
     render=render,
     cannot={
@@ -88,11 +89,11 @@ TARGET: Final = Target(
         "secrets": NAMESPACED,
         "credentials": NAMESPACED,
         "service_account": NAMESPACED,
-        "clean_up": "JobSet, underneath, ends what still runs; whoever made a TrainJob removes it",
+        "clean_up": "the underlying JobSet stops running pods; the TrainJob's owner removes it",
         "time_to_live": NO_TIME_TO_LIVE,
     },
     leaves={
-        # All nodes of such a job are alike.
+        # All nodes of a TrainJob are alike.
         "roles.chief": "trainjob",
         "roles.ps": "trainjob",
         "roles.evaluator": "trainjob",

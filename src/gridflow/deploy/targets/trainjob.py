@@ -1,7 +1,7 @@
-"""Kubeflow Trainer v2: a TrainJob and the TensorFlow runtime that Trainer doesn't ship.
+"""Kubeflow Trainer v2: a TrainJob with its own TensorFlow runtime, which Trainer doesn't include.
 
-Its plain runtime hands every node the same environment, so ``gridflow launch`` makes TF_CONFIG in
-the container, from the names that JobSet gives the pods.
+Trainer's plain runtime gives every node the same environment, so ``gridflow launch`` builds
+TF_CONFIG in the container, from JobSet's pod names.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.kinds import Object
 
-#: The replicated job and container that a TrainJob's ``trainer`` fills.
+#: The replicated job and container that a TrainJob's ``trainer`` section configures.
 NODE: Final = "node"
 STEP: Final = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 QUEUE: Final = "scheduling.volcano.sh/queue-name"
-#: kubeflow/trainer, pkg/controller/trainjob_controller.go: each reconciliation first forgets that
-#: the job has failed, and makes its JobSet anew where that is gone (issue 3779; up to 2.1 after
-#: success, too: issue 2981). A TrainJob has no time to live of its own (issue 4052).
+#: In kubeflow/trainer, pkg/controller/trainjob_controller.go, each reconciliation first forgets
+#: that the job has failed, and recreates its JobSet if that is gone (issue 3779; up to 2.1 also
+#: after success: issue 2981). A TrainJob has no time to live (issue 4052).
 NO_TIME_TO_LIVE: Final = (
     "Trainer recreates a failed job's JobSet after it is removed, and trains forever; "
     "'gridflow cancel' removes the job, and the target jobset can do it by itself"
@@ -38,7 +38,7 @@ NO_TIME_TO_LIVE: Final = (
 
 
 def part(job: Job, role: str) -> str:
-    """Return the name of a role's replicated job: ``node`` for the one that the TrainJob fills."""
+    """Return the name of a role's replicated job: ``node`` for the TrainJob's own."""
     return NODE if role == job.main_role else role
 
 
@@ -58,7 +58,7 @@ def runtime(job: Job) -> Object:
             news=heard,
             extra_env=(*JOBSET_ENV, *began_env(job)),
         )
-        # Trainer makes the pod group, and leaves the choice of the scheduler to the runtime
+        # Trainer creates the pod group, but leaves the choice of the scheduler to the runtime
         # (kubeflow/trainer, pkg/runtime/framework/plugins/volcano).
         join_group(job, template)
         whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}
@@ -89,7 +89,7 @@ def runtime(job: Job) -> Object:
 
 
 def render(job: Job) -> list[Document]:
-    """Return the runtime, the TrainJob and what stands beside them."""
+    """Return the runtime, the TrainJob and their sidecars."""
     spec: dict[str, Any] = {
         "runtimeRef": {
             "apiGroup": "trainer.kubeflow.org",
@@ -99,7 +99,7 @@ def render(job: Job) -> list[Document]:
         "trainer": {"image": job.image, "numNodes": job.roles[job.main_role].replicas},
     }
     if job.deadline is not None:
-        # It removes the JobSet, pods and output included.
+        # Trainer's deadline removes the JobSet with its pods and their output.
         spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
     top = metadata(job, job.name)
     top["labels"] = {**top["labels"], **kueue_labels(job)}
@@ -114,11 +114,11 @@ def render(job: Job) -> list[Document]:
 
 TARGET: Final = Target(
     name="trainjob",
-    title="Kubeflow Trainer v2: TrainJob with a TensorFlow runtime of our own",
+    title="Kubeflow Trainer v2: TrainJob with its own TensorFlow runtime",
     form="kubernetes",
     render=render,
     cannot={
-        "clean_up=none": "JobSet, underneath, ends what still runs when the job has finished",
+        "clean_up=none": "the underlying JobSet stops running pods when the job has finished",
         "clean_up=all": NO_TIME_TO_LIVE,
         "time_to_live": NO_TIME_TO_LIVE,
         "gang.minimum": "Trainer's pod groups start with all tasks",

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def policies(job: Job) -> list[dict[str, Any]]:
-    """Return what happens to the whole job when a pod fails or is evicted."""
+    """Return the actions on the whole job when a pod fails or is evicted."""
     again = "AbortJob" if job.restart_policy == "never" else "RestartJob"
     rules: list[dict[str, Any]] = [{"event": "PodEvicted", "action": again}]
     if job.deadline is not None:
         rules.append({"exitCode": int(Exit.OVERDUE), "action": "AbortJob"})
     if job.restart_policy == "exit-code":
-        # Volcano compares single codes, so `gridflow launch` ends retryable failures with one.
+        # Volcano matches single codes, so `gridflow launch` exits with one for retryable failures.
         rules.append({"exitCode": RETRYABLE, "action": "RestartJob"})
         again = "AbortJob"
     return [*rules, {"event": "PodFailed", "action": again}]
 
 
 def render(job: Job) -> list[Document]:
-    """Return the Volcano Job and what stands beside it."""
+    """Return the Volcano Job and its sidecars."""
 
     def host(role: str, index: int) -> str:
         return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
@@ -66,7 +66,7 @@ def render(job: Job) -> list[Document]:
         spec["queue"] = gang.queue
     if job.priority_class:
         spec["priorityClassName"] = job.priority_class
-    # Volcano counts a restart and then compares, and its webhook makes 3 of 0
+    # Volcano counts a restart before it compares, and its webhook turns 0 into 3
     # (volcano-sh/volcano, pkg/controllers/job/state/{running,restarting}.go, mutate_job.go).
     spec["maxRetry"] = 1 + (0 if job.restart_policy == "never" else job.restart_limit)
     if job.time_to_live is not None:
@@ -93,7 +93,7 @@ TARGET: Final = Target(
     form="kubernetes",
     render=render,
     cannot={
-        "clean_up=none": "Volcano ends what still runs when the job is complete",
+        "clean_up=none": "Volcano stops running pods when the job is complete",
         "gang.scheduler=kueue": "Volcano schedules its own jobs",
     },
     leaves=SIDES,
