@@ -1,8 +1,8 @@
 """Private parts of Keras, TensorFlow and JAX that are used unchanged, one function each.
 
 Patches change broken parts; these parts only lack a public name. A missing part raises
-`MissingPart`, and ``tests/keras/test_private_parts.py`` tests each with the installed packages. The module
-itself imports none of these packages, because agents and fork servers use it, too.
+`MissingPart`, and ``tests/keras/test_private_parts.py`` tests each with the installed packages. The
+module itself imports none of these packages, because agents and fork servers use it, too.
 """
 
 from __future__ import annotations
