@@ -63,8 +63,9 @@ def dataset_of(kind, batches):
     return dataset.with_options(options)
 
 
-def fitted(model, dataset, flavour):
-    """Return what a fit and an evaluation find, and the weights."""
+def fitted(model, endless, dataset, flavour):
+    """Return what a fit finds, and the weights; before it, there is a step on endless data."""
+    model.fit(endless, steps_per_epoch=1, verbose=0)
     steps = {"steps_per_epoch": max(map(len, SIZES))} if flavour == "tf_keras" else {}
     history = model.fit(dataset, epochs=1, verbose=0, **steps).history
     return [history["loss"][0], history["accuracy"][0]], [
@@ -79,11 +80,15 @@ def trained(ctx):
         keras = importlib.import_module(flavour)
         for kind in MODELS:
             parts = [batches_of(kind, sizes, rank) for rank, sizes in enumerate(SIZES)]
-            mine = dataset_of(kind, parts[ctx.rank])
-            together = ctx.strategy.distribute_datasets_from_function(lambda _, mine=mine: mine)
+            mine = parts[ctx.rank]
+            own = (dataset_of(kind, mine[:1]).repeat(), dataset_of(kind, mine))
+            together = [
+                ctx.strategy.distribute_datasets_from_function(lambda _, each=each: each)
+                for each in own
+            ]
             with ctx.strategy.scope():
                 model = model_of(keras, kind)
-            found[flavour, kind] = [fitted(model, together, flavour)]
+            found[flavour, kind] = [fitted(model, *together, flavour)]
             if not ctx.is_chief:
                 continue
             steps = [
@@ -92,9 +97,8 @@ def trained(ctx):
                 if (there := [part[step] for part in parts if step < len(part)])
             ]
             with ctx.alone():
-                found[flavour, kind].append(
-                    fitted(model_of(keras, kind), dataset_of(kind, steps), flavour)
-                )
+                alone = (dataset_of(kind, steps[:1]).repeat(), dataset_of(kind, steps))
+                found[flavour, kind].append(fitted(model_of(keras, kind), *alone, flavour))
     return found
 
 
