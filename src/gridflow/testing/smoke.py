@@ -2,7 +2,7 @@
 
 Two local workers train one Keras model together, without Spark. If pyspark and Java are installed,
 Spark also writes and reads a TFRecord file with gridflow's jar. With ``--spark``, each part of
-gridflow that uses Spark is tried on two executors.
+gridflow that uses Spark is checked on two executors.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ def smoke() -> list[str]:
 
 
 def smoke_on_spark() -> dict[str, str | Exception]:
-    """Try what touches Spark, on two executors of this machine: a ``local-cluster``.
+    """Check each part that uses Spark, on two local executors (a ``local-cluster``).
 
-    A job on a pandas DataFrame, rows that are pushed into a running job, the estimator of Spark ML,
-    a model as a column function, and TFRecord files; where JAX is installed, a job on JAX, too.
-    Takes a minute or two. A part that fails doesn't keep the next ones from being tried.
+    Runs a job on a pandas DataFrame, pushes rows into a running job, and checks the Spark ML
+    estimator, a model as a column function, and TFRecord files. If JAX is installed, it also runs a
+    job on JAX. Takes a minute or two. All parts run, even if some fail.
 
     Returns
     -------
     dict of str to (str or Exception)
-        For each part what it did, or why it failed.
+        The result or the error of each part.
     """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local-cluster[2,2,1024]")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    # Not at the first job: a session that gets a jar later may lack it in some of its threads.
+    # Add the jar now: a jar that is added later may be missing in some of the session's threads.
     spark: Any = builder.config("spark.jars", str(jar())).getOrCreate()
     found: dict[str, str | Exception] = {}
     try:
@@ -86,7 +86,7 @@ def smoke_on_spark() -> dict[str, str | Exception]:
         for name, part in _PARTS.items():
             try:
                 found[name] = part(spark)
-            except Exception as error:  # noqa: BLE001 (whatever it is, it belongs to this part)
+            except Exception as error:  # noqa: BLE001 (reported as this part's result)
                 found[name] = error
     finally:
         spark.stop()
@@ -164,7 +164,7 @@ def _train(spark: Any, backend: Backend = "tensorflow") -> str:
 
 def _train_on_jax(spark: Any) -> str:
     if importlib.util.find_spec("jax") is None:
-        return "not tried: JAX isn't installed"
+        return "skipped: JAX isn't installed"
     return _train(spark, "jax")
 
 
@@ -195,8 +195,8 @@ def _close(predicted: Any) -> str:
     table = predicted.selectExpr("y", "float(prediction) AS prediction").toPandas()
     off = float((table["y"] - table["prediction"]).abs().max())
     if len(table) != _ROWS or off > _CLOSE:
-        raise RuntimeError(f"{len(table)} of {_ROWS} rows were predicted, at most {off} off")
-    return f"Spark predicted {_ROWS} rows, at most {off:.3f} off"
+        raise RuntimeError(f"Spark predicted {len(table)} of {_ROWS} rows, with errors up to {off}")
+    return f"Spark predicted {_ROWS} rows, with errors up to {off:.3f}"
 
 
 def _tfrecords(spark: Any) -> str:
@@ -235,7 +235,7 @@ _PARTS: Final[dict[str, Callable[[Any], str]]] = {
 
 def _main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gridflow.testing.smoke", description=__doc__)
-    parser.add_argument("--spark", action="store_true", help="try each part on two executors")
+    parser.add_argument("--spark", action="store_true", help="check each part on two executors")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with --spark: write the results")
     given = parser.parse_args()
     if not given.spark:

@@ -57,7 +57,7 @@ _LOOKS: Final = (
     r"\bapi\.telegram\.org/bot\d",
     r"(?i:[?&;](?:sig|x-amz-signature|x-goog-signature)=)[\w%+/=-]{16,}",
     r"(?i:\bSharedAccessSignature\s*=\s*)[^\s$]",
-    # user:password@host, but for a password that somebody fills in; token@host
+    # user:password@host, except for placeholders; token@host
     r"(?i:\b[a-z][a-z0-9+.-]*://)[^\s/:@]*:(?![$<{*])[^\s/@]+@",
     r"(?i:\bhttps?://)(?=[^\s/:@]*\d)[\w-]{20,}@",
 )

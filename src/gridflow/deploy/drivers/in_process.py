@@ -1,4 +1,4 @@
-"""Jobs that live inside ``gridflow run``: on this machine, or on the Spark cluster at hand."""
+"""Runs jobs inside ``gridflow run``: on this machine or on a Spark cluster."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _launcher(target: str, job: Job) -> tuple[Any, Any]:
 
 
 def start_session(name: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return the Spark session at hand, or a new one with these settings.
+    """Return the active Spark session, or a new one with these settings.
 
     Raises
     ------
