@@ -124,7 +124,7 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
 
 
 def nodes_of_a_trainjob(environ: Mapping[str, str], who: ClusterMember) -> dict[str, list[str]]:
-    """Return the addresses for messages between a TrainJob's nodes, if only the runtime is ours."""
+    """Return the nodes' second addresses for a TrainJob whose runtime doesn't know their names."""
     if environ.get("GRIDFLOW_CLUSTER") or not _nodes(environ):
         return {}
     found = [address.rpartition(":") for address in in_order(who.cluster.get(WORKER, []))]
