@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -343,6 +344,17 @@ def test_a_port_that_is_taken_is_an_error():
         code, findings = doctor(*words, "--port", port)
     assert (code, findings[-1]["check"]) == (1, "to the driver")
     assert f"no free port on {HERE}" in findings[-1]["found"]
+
+
+@pytest.mark.slow
+def test_executors_whose_python_lacks_gridflow_are_an_error():
+    code, findings = doctor(
+        *("--conf", "spark.master=local[1]", "--conf", f"spark.driver.host={HERE}"),
+        env={**os.environ, "PYSPARK_PYTHON": "/usr/bin/false"},
+    )
+    last = findings[-1]
+    assert (code, last["check"], last["level"]) == (1, "spark", "error")
+    assert "named by PYSPARK_PYTHON" in last["mend"]
 
 
 @pytest.mark.slow
