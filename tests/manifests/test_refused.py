@@ -199,7 +199,7 @@ TARGETS = [
         "local can't",
     ),
     ("serving", "env: {A: b}", "serve", "required by the target serving"),
-    ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "makes scripts"),
+    ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "renders scripts"),
     (
         "marathon",
         "overrides: {marathon: {apps: [{id: /flights/worker-0, args: [run]}]}}",
@@ -212,7 +212,7 @@ TARGETS = [
         "apps[0].container",
         "was removed",
     ),
-    ("swarm", f"name: {'a' * 58}", "name", "more than 63"),
+    ("swarm", f"name: {'a' * 58}", "name", "has 65 characters (limit 63)"),
     ("swarm", "node_selector: {a.example/disk: ssd}", "node_selector.a.example/disk", "no '/'"),
     ("swarm", "secrets: {files: {/etc/tls: tls}}", "secrets.files", "without keys"),
     (
