@@ -182,7 +182,7 @@ def test_exit_codes_tell_permanent_from_retryable(script, options, expected):
 def test_a_command_that_is_not_there_is_a_permanent_failure_and_named():
     code, out = finished("--", "no-such-command")
     assert code == 127
-    assert "no program 'no-such-command'" in out
+    assert "program 'no-such-command' not found" in out
 
 
 #: How a program ends, with what its launcher makes of it.
@@ -393,7 +393,7 @@ def test_servers_end_when_all_who_train_have_ended():
         running = [launch(*words[2:], env=env) for _, _, env, words in found]
         outputs = [process.communicate(timeout=60)[0] for process in running]
         assert [process.returncode for process in running] == [0, 0, 0], outputs
-        assert "training is over" in outputs[2]
+        assert "training has finished" in outputs[2]
 
 
 def ended(job, target, **more):
@@ -413,7 +413,7 @@ def test_an_evaluator_without_end_ends_with_the_training(target):
     job = flights(command=["true"], args=[], roles=roles)
     codes, outputs = ended(job, target)
     assert set(codes.values()) == {0}
-    assert "training is over; ending evaluator:0" in outputs["evaluator:0"]
+    assert "training has finished; stopping evaluator:0" in outputs["evaluator:0"]
 
 
 @pytest.mark.parametrize("target", ENDING)
@@ -524,7 +524,7 @@ def test_a_finish_port_that_is_taken_ends_only_who_needs_it(role, expected):
         }
         code, out = finished("--", "sh", "-c", "exit 0", env=env)
     assert code == expected
-    assert f"can't listen at {address}" in out
+    assert f"can't listen on {address}" in out
 
 
 def test_garbage_on_the_finish_port_changes_nothing():
@@ -660,7 +660,8 @@ def test_the_termination_message_has_the_task_its_code_and_its_last_words(tmp_pa
 
 def test_the_termination_message_names_what_could_not_begin(tmp_path):
     assert last_words(tmp_path, "--", "no-such-program")[2] == (
-        "worker:0 failed with exit code 127: no program 'no-such-program' here or on the PATH"
+        "worker:0 failed with exit code 127: "
+        "program 'no-such-program' not found here or on the PATH"
     )
     code, _, message = last_words(tmp_path, "--", "true", GRIDFLOW_ROLE="boss")
     assert (code, "boss" in message) == (64, True)

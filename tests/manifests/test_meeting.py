@@ -235,7 +235,7 @@ def company():
 def test_those_who_are_gone_for_good_are_waited_for_as_long_as_a_start_takes(company):
     alone = company(0, patience=0.3)
     assert alone.meet(threading.Event())
-    assert "nothing was heard of worker:1 for 0.3 s; ending" in company.said
+    assert "no sign of worker:1 for 0.3 s; ending" in company.said
 
 
 def test_who_has_not_begun_is_told_of_a_failure_once_it_has(company, monkeypatch):

@@ -79,7 +79,7 @@ def test_a_service_by_itself_is_a_job_without_an_end():
     assert job.main_role == "dispatcher"
     (document,) = [each.content for each in render(job, "jobset").documents]
     assert document["spec"]["successPolicy"]["targetReplicatedJobs"] == ["dispatcher"]
-    with pytest.raises(JobError, match="doesn't run on the target spark"):
+    with pytest.raises(JobError, match="the target spark can.t run a standalone data service"):
         run_in_process(job, "spark")
 
 

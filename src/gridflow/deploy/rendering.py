@@ -77,7 +77,7 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
         if name not in TARGETS
     ]
     problems += [
-        Problem(field, f"required by the target {target}.")
+        Problem(field, f"the target {target} requires it.")
         for field in place.needs
         if not getattr(job, field) and not _own_program(job, target, field)
     ]
