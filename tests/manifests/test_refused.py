@@ -198,7 +198,7 @@ TARGETS = [
         "roles.worker.resources.gpu",
         "local can't",
     ),
-    ("serving", "env: {A: b}", "serve", "required by the target serving"),
+    ("serving", "env: {A: b}", "serve", "the target serving requires it"),
     ("docker", "overrides: {docker: {a: b}}", "overrides.docker", "renders scripts"),
     (
         "marathon",
