@@ -12,6 +12,7 @@ import pytest
 
 import gridflow
 from gridflow import (
+    CommunicationOptions,
     Deadlines,
     Distribution,
     GpuOptions,
@@ -226,6 +227,7 @@ def test_a_group_of_another_kind_is_refused(name):
         ),
         (lambda: Distribution(communication="ring"), "CommunicationOptions; got str"),
         (lambda: Distribution(local_steps=8), "LocalSteps; got int"),
+        (lambda: CommunicationOptions(wire_dtype="float16"), "wire_dtype.*bfloat16.*float16"),
         (lambda: LocalSteps(sync_every=0), r"\(sync_every=\) must be a whole number"),
         (
             lambda: LocalSteps(sync_every=8, outer_learning_rate=0),

@@ -87,6 +87,46 @@ def test_values_are_the_same_whoever_exchanges_them():
         assert eager == expected[3] == 3.0
 
 
+def narrow(ctx, flavour, units):
+    """Return weights after some steps, and the types and sizes of what was exchanged."""
+    import importlib
+
+    from gridflow._collectives.host import HostGroup
+
+    exchanged, original = [], HostGroup.all_reduce
+
+    def seen(self, values):
+        exchanged.append((values.dtype.name, values.size))
+        return original(self, values)
+
+    HostGroup.all_reduce = seen
+    keras = importlib.import_module(flavour)
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        layers = [keras.layers.Dense(units, "relu"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile("sgd", "mse")
+    model.fit(ctx.dataset("rows", batch_size=8, features="x", label="y"), verbose=0)
+    return model.get_weights(), exchanged
+
+
+# The gradients of the larger model aren't packed.
+@pytest.mark.parametrize(("flavour", "units"), [("keras", 8), ("keras", 200_000), ("tf_keras", 8)])
+def test_gradients_are_sent_in_the_type_that_was_asked_for(flavour, units):
+    rows = {name: values[:61] for name, values in ROWS.items()}  # ranks have unequal parts
+    jobs = [
+        distributor(wire_dtype=name).run(narrow, flavour, units, data={"rows": rows}).values
+        for name in ("float32", "bfloat16")
+    ]
+    (wide, all_wide), ((first, exchanged), (second, _)) = jobs[0][0], jobs[1]
+    assert {name for name, _ in all_wide} == {"float32"}
+    assert max(size for name, size in exchanged if name == "float32") < 8  # rows and logs
+    assert max(size for name, size in exchanged if name == "bfloat16") >= 4 * units
+    for mine, other, exact in zip(first, second, wide, strict=True):
+        np.testing.assert_array_equal(mine, other)
+        np.testing.assert_allclose(mine, exact, atol=2e-2)
+
+
 def sum_apart(ctx):
     import tensorflow as tf
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
 from gridflow._keras.patches.bugs import own_steps, shares
+from gridflow._keras.runtime import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +74,10 @@ def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[
     part = shares.current()
     if part is None or replicas == 1:
         return list(add_up(_times(pairs, 1.0 / replicas) if own_steps.is_active() else pairs))
+    wire = _wire_dtype()
+    if wire is not None:
+        # Rows are counted exactly, so they aren't packed with gradients.
+        return _Loose(pairs).summed(functools.partial(_in_type, wire, add_up), part)
     packed = _Packed.of(pairs)
     return (packed or _Loose(pairs)).summed(add_up, part)
 
@@ -127,6 +133,31 @@ class _Packed:
             (None if grad is None else tf.reshape(next(sums), grad.shape), variable)
             for grad, variable in self._pairs
         ]
+
+
+def _wire_dtype() -> Any:
+    """Return the type in which float32 gradients are sent, if it is another one."""
+    runtime = present()
+    given = None if runtime is None else runtime.training.distribution.communication
+    return None if given is None or given.wire_dtype == "float32" else tf.as_dtype(given.wire_dtype)
+
+
+def _in_type(wire: Any, add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> Pairs:
+    """Return the sums of pairs whose gradients are sent in another type, in one tensor."""
+    sums = list(pairs)
+    narrow = [place for place, (grad, _) in enumerate(pairs) if _is_plain(grad) and grad.shape.rank]
+    others = [place for place in range(len(sums)) if place not in narrow]
+    for place, found in zip(others, add_up([sums[place] for place in others]), strict=True):
+        sums[place] = found
+    if narrow:
+        grads = [sums[place][0] for place in narrow]
+        flat = tf.cast(tf.concat([tf.reshape(grad, [-1]) for grad in grads], 0), wire)
+        ((flat, _), *_) = add_up([(flat, sums[narrow[0]][1])])
+        sizes = [int(grad.shape.num_elements()) for grad in grads]
+        parts = tf.split(tf.cast(flat, tf.float32), sizes)
+        for place, grad, each in zip(narrow, grads, parts, strict=True):
+            sums[place] = tf.reshape(each, grad.shape), sums[place][1]
+    return sums
 
 
 def _is_plain(grad: Any) -> bool:
