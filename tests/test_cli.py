@@ -168,7 +168,7 @@ def test_a_template_of_the_users_own_is_rendered(printed, tmp_path):
         ("{% if %}", "mine:1: "),
         ("{{ 1 // 0 }}", "mine:1: ZeroDivisionError"),
         ("{{ 'a' + 1 }}", "mine:1: TypeError"),
-        ("{{ [1] | map('string') | tojson }}", "tojson takes texts"),
+        ("{{ [1] | map('string') | tojson }}", "tojson takes strings"),
         ("{{ 1 | no_filter }}", "No filter named 'no_filter'"),
         ("{% include 'other' %}", "no such template: 'other'."),
         ("\udcff", "can't decode"),
@@ -396,7 +396,7 @@ def test_a_run_with_an_id_that_has_succeeded_is_not_run_again(printed, job, tmp_
     assert (code, out.count("] one run")) == (0, 0)
     assert "run 'monday' has already succeeded" in out
     code, _, err = printed("run", "-t", "kubernetes", job, "--run-id", "monday")
-    assert (code, "--run-id and --dir are for local and spark" in err) == (Exit.USAGE, True)
+    assert (code, "--run-id and --dir only work with the targets local" in err) == (Exit.USAGE, True)
 
 
 @pytest.mark.slow

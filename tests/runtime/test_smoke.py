@@ -38,7 +38,7 @@ def test_every_part_passes_here(no_leaks, tmp_path):
     code, said, found = try_out(["-m", "gridflow.testing.smoke"], tmp_path)
     assert code == 0, said
     assert (list(found["passed"]), found["failed"]) == (PARTS, {})
-    assert "job: two workers learnt the slope" in said
+    assert "job: two workers learned slope" in said
     assert found["versions"]["Python"] == ".".join(map(str, sys.version_info[:3]))
     assert {"pyspark", "pandas", "jax"} <= found["versions"].keys()
 
