@@ -396,7 +396,7 @@ def test_a_run_with_an_id_that_has_succeeded_is_not_run_again(printed, job, tmp_
     assert (code, out.count("] one run")) == (0, 0)
     assert "run 'monday' has already succeeded" in out
     code, _, err = printed("run", "-t", "kubernetes", job, "--run-id", "monday")
-    assert (code, "--run-id and --dir only work with the targets local" in err) == (Exit.USAGE, True)
+    assert (code, "--run-id and --dir only work with the targets" in err) == (Exit.USAGE, True)
 
 
 @pytest.mark.slow
