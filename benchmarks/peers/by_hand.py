@@ -19,13 +19,13 @@ def train(case, path):
     batch_size, epochs, _ = CASES[case]
     rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     rows = pd.read_parquet(path)
-    # Ranks with unequal numbers of steps would wait for each other forever.
+    # Workers with unequal numbers of steps would wait for each other forever.
     rows = rows[: len(rows) // (WORKERS * batch_size) * WORKERS * batch_size][rank::WORKERS]
     strategy = tf.distribute.get_strategy()
     x, y = np.stack(rows["x"]), rows["y"].to_numpy()
 
     def pipeline(context):
-        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(batch_size)
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(batch_size).repeat()
 
     model = make_model(tf_keras, case)
     data = strategy.distribute_datasets_from_function(pipeline)
