@@ -12,7 +12,6 @@ from pathlib import Path
 
 from gridflow import Distribution, LocalSteps, TensorflowDistributor
 from gridflow.demo import flights
-from gridflow.demo.__main__ import _facts_about
 from gridflow.demo.training import train
 from gridflow.testing.cluster import StandaloneCluster
 
@@ -44,7 +43,7 @@ def main():
         spark.sparkContext.setLogLevel("ERROR")
         flights.load(spark, Path(folder))
         rows, validation, _ = flights.prepare(spark)
-        facts = _facts_about(rows)
+        facts = flights.facts_about(rows)
         for name, local_steps in WAYS.items():
             result = TensorflowDistributor(
                 2,

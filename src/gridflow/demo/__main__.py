@@ -97,7 +97,7 @@ def _tell(spark: SparkSession, output: Path) -> str:
     )
     result = distributor.run(
         train,
-        *_facts_about(train_rows),
+        *flights.facts_about(train_rows),
         data={"train": train_rows, "validation": validation_rows},
     )
     wrong = result.ledger.check()
@@ -141,24 +141,6 @@ def _tell(spark: SparkSession, output: Path) -> str:
 
 def _has_board() -> bool:
     return importlib.util.find_spec("tensorboard") is not None
-
-
-def _facts_about(rows: DataFrame) -> tuple[dict[str, list[str]], dict[str, tuple[float, float]]]:
-    """Return each text column's values, and each number's mean and standard deviation."""
-    from pyspark.sql import functions as F  # noqa: N812 (the usual name)
-
-    numbers = [
-        f(name).alias(f"{f.__name__}_{name}")
-        for name in flights.NUMBERS
-        for f in (F.mean, F.stddev)
-    ]
-    names = [F.collect_set(name).alias(name) for name in flights.TEXTS]
-    facts = _only(rows.agg(*numbers, *names))
-    vocabularies = {name: sorted(facts[name]) for name in flights.TEXTS}
-    statistics = {
-        name: (facts[f"mean_{name}"], facts[f"stddev_{name}"]) for name in flights.NUMBERS
-    }
-    return vocabularies, statistics
 
 
 def _only(rows: DataFrame) -> Any:

@@ -101,3 +101,17 @@ def prepare(spark: SparkSession) -> tuple[DataFrame, DataFrame, DataFrame]:
     validation = rows.where("part = 8").select(columns)
     test = rows.where("part = 9").select(columns)
     return train, validation, test
+
+
+def facts_about(rows: DataFrame) -> tuple[dict[str, list[str]], dict[str, tuple[float, float]]]:
+    """Return each text column's values, and each number's mean and standard deviation."""
+    from pyspark.sql import functions as F  # noqa: N812 (the usual name)
+
+    numbers = [
+        f(name).alias(f"{f.__name__}_{name}") for name in NUMBERS for f in (F.mean, F.stddev)
+    ]
+    names = [F.collect_set(name).alias(name) for name in TEXTS]
+    facts = rows.agg(*numbers, *names).collect()[0]
+    vocabularies = {name: sorted(facts[name]) for name in TEXTS}
+    statistics = {name: (facts[f"mean_{name}"], facts[f"stddev_{name}"]) for name in NUMBERS}
+    return vocabularies, statistics
