@@ -192,7 +192,8 @@ def hook() -> Hook:
         return averages.mean_of(found) if found is logs else found
 
     def install() -> None:
-        wrap(trainer, "make_train_function", make_train_function, Layer.ROUTE)
+        # Inside the wrapper that makes the function anew for other data, and marks it.
+        wrap(trainer, "make_train_function", make_train_function, Layer.BUG)
         wrap(trainer, "_get_metrics_result_or_logs", results, Layer.ROUTE)
 
     return Hook("ranks make steps alone, and average their models", install, _is_wanted)
