@@ -1,7 +1,7 @@
 """Rows that count once outside training, under TensorFlow, for Keras 3 and tf_keras.
 
 All replicas run equal steps, and some of their batches may be empty. Models and metrics
-don't notice: an empty batch is given a real row, whose effect on the metrics is undone and whose
+don't notice: an empty batch gets a real row. Its effect on the metrics is undone, and its
 prediction is dropped.
 """
 
