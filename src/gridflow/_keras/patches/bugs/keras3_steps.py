@@ -109,10 +109,15 @@ def _patch_steps() -> None:
             tensors = [
                 leaf for leaf in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(leaf)
             ]
-            with tf.control_dependencies(tensors):
+            with tf.control_dependencies(tensors), tf.variable_creator_scope(without_waiting):
                 return step_function(data)
 
         return original(self, step_with_data)
+
+    def without_waiting(create: Any, **kwargs: Any) -> Any:
+        # A first value that waits for data can't be moved out of the step, which XLA demands.
+        with tf.control_dependencies(None):
+            return create(**kwargs)
 
     wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 

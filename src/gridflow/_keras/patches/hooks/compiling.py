@@ -15,8 +15,10 @@ def check_xla(strategy: Any) -> None:
     InvalidArgument
         The strategy has several replicas, on CPUs.
     """
+    if strategy.num_replicas_in_sync == 1:  # TensorFlow's default strategy can't name its devices
+        return
     devices = getattr(strategy.extended, "worker_devices", ())
-    if strategy.num_replicas_in_sync > 1 and any("CPU" in device for device in devices):
+    if any("CPU" in device for device in devices):
         raise InvalidArgument(
             f"jit_compile=True isn't supported with {strategy.num_replicas_in_sync} replicas on "
             "CPUs: there XLA has no operation to add up their gradients. Leave jit_compile out "
