@@ -1,4 +1,4 @@
-"""What is said to TensorFlow: on a real GPU where there is one, else to its settings."""
+"""What is said to TensorFlow about GPUs and communication."""
 
 from __future__ import annotations
 
@@ -12,43 +12,6 @@ from gridflow import (
     errors,
 )
 from gridflow._gpu import devices
-
-
-def has_gpu():
-    """Return whether nvidia-smi works, and finds something."""
-    try:
-        return bool(devices.find())
-    except devices.NoAnswer:
-        return False
-
-
-def use_memory(ctx):
-    """Compute on the GPU; return its address, what its limit is, and what can't be had."""
-    import tensorflow as tf
-
-    (gpu,) = tf.config.list_physical_devices("GPU")
-    (part,) = tf.config.get_logical_device_configuration(gpu)
-    with tf.device("GPU:0"):
-        product = float(tf.reduce_sum(tf.ones((64, 64)) @ tf.ones((64, 64))))
-    too_much = False
-    try:
-        tf.zeros((part.memory_limit + 64, 1 << 20), tf.int8)
-    except tf.errors.ResourceExhaustedError:
-        too_much = True
-    return ctx.gpus, part.memory_limit, product, too_much
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
-def test_a_part_of_a_real_gpu_has_a_part_of_its_memory():
-    distributor = TensorflowDistributor(
-        gpus=0.25, launcher=LocalLauncher(), logs="none", progress=False
-    )
-    (address,), limit, product, too_much = distributor.run(use_memory).value
-    memory = {str(device.index): device.memory for device in devices.find()}[address]
-    assert limit == devices.part_of(memory, 4)
-    assert product == 64**3
-    assert too_much
 
 
 @pytest.mark.slow
@@ -81,7 +44,6 @@ def communicate(ctx):
     return options.implementation.value, options.timeout_seconds, options.bytes_per_pack
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_communication_options_reach_tensorflow():
     options = CommunicationOptions("ring", timeout_seconds=90, bytes_per_pack=1 << 20)

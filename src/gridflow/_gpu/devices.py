@@ -105,6 +105,31 @@ def visible(devices: Iterable[Device], mask: str | None) -> list[Device]:
     return sorted(set(chosen), key=lambda device: device.index)
 
 
+def names(mask: str | None, count: int) -> list[str]:
+    """Return names of the GPUs of this process, by which others know whether they have the same.
+
+    Parameters
+    ----------
+    mask : str or None
+        This process's ``CUDA_VISIBLE_DEVICES``.
+    count : int
+        How many GPUs it has; with 0, nobody is asked.
+    """
+    if not count:
+        return []
+    words = [str(place) for place in range(count)] if mask is None else mask.split(",")[:count]
+    try:
+        found = [device.uuid for device in visible(find(), mask)]
+    except NoAnswer:  # the same index may be another GPU in another container
+        return [f"{_container()}/{word.strip()}" for word in words]
+    return found if len(found) == count else [word.strip() for word in words]  # MIG devices
+
+
+def _container() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}-{Path('/proc/self/ns/mnt').stat().st_ino}"
+
+
 def lie_idle() -> bool:
     """Return whether this host has GPUs, from its device files alone."""
     return any(re.fullmatch(r"nvidia\d+", name) for name in os.listdir("/dev"))  # noqa: PTH208

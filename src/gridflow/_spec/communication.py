@@ -30,9 +30,10 @@ class CommunicationOptions:
     Parameters
     ----------
     implementation : {'auto', 'gridflow', 'ring', 'nccl'}, default 'auto'
-        ``gridflow`` is for CPUs: ranks on one host share memory, hosts are connected by TLS.
-        ``ring`` is TensorFlow's, over gRPC, on CPUs and GPUs; ``nccl`` is NVIDIA's, between GPUs
-        only. ``auto`` is ``gridflow`` without GPUs; with GPUs TensorFlow chooses.
+        ``gridflow``: ranks on one host share memory, hosts are connected by TLS. It is for CPUs,
+        and for workers that share a GPU. ``ring`` is TensorFlow's, over gRPC, on CPUs and GPUs;
+        ``nccl`` is NVIDIA's, for workers with GPUs of their own. ``auto`` is ``gridflow``, unless
+        each worker has GPUs of its own: then TensorFlow chooses.
     timeout_seconds : float, optional
         Time after which an operation that waits for a peer fails. Default: no limit;
         ``Deadlines.step`` then detects a rank that hangs.

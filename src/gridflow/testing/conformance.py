@@ -62,10 +62,16 @@ STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
     "mirrored": (1, 2),
     "multi_worker_mirrored": (2, 1),
 }
-#: Roles of the parameter server column: four slots, including the chief's.
-_SERVER_ROLES: Final = (Role("ps", 1), Role("worker", 2))
+#: Workers of the parameter server column: four slots, with a server and the chief.
+_ASYNCHRONOUS_WORKERS: Final = 2
 _MULTI_WORKER: Final = "multi_worker_mirrored"
 _SERVERS: Final = "parameter_server"
+#: The GPU's memory of a replica that shares it with another one in its process.
+_SPLIT_GPU_MIB: Final = 2048
+#: A GPU computes in TensorFloat-32 otherwise, with three decimal digits.
+_EXACT: Final = {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+#: Or a process would take all memory of a GPU on which others compute, too.
+_GROWTH: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
@@ -100,7 +106,7 @@ def column(
         With `in_full`: whether to include `step_results` and `weighted`.
     """
     if replicas > 1:
-        _split_the_cpu(replicas)
+        _split(replicas)
     lab = Lab(_keras_of(flavour), ctx.strategy)
     if lab.replicas != replicas * ctx.num_workers:
         raise AssertionError(f"got {lab.replicas} replicas, expected {replicas} per worker")
@@ -122,12 +128,15 @@ def column(
     Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
 
 
-def _split_the_cpu(devices: int) -> None:
+def _split(replicas: int) -> None:
+    """Make several devices of the GPU, or of the CPU if there is none."""
     import tensorflow as tf
 
+    gpus = tf.config.list_physical_devices("GPU")
+    limit = _SPLIT_GPU_MIB if gpus else None
     tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration() for _ in range(devices)],
+        (gpus or tf.config.list_physical_devices("CPU"))[0],
+        [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(replicas)],
     )
 
 
@@ -163,6 +172,10 @@ class _Alone:
 
 
 def _keras_of(flavour: str) -> Any:
+    if flavour in FLAVOURS:
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     return importlib.import_module("keras" if flavour in BACKENDS else flavour)
 
 
@@ -179,6 +192,7 @@ def run_plain(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
+    gpus: float = 0,
 ) -> dict[Cell, CaseResult]:
     """Return what a flavour computes in one plain process.
 
@@ -189,6 +203,8 @@ def run_plain(
         Where to write a temporary file.
     models, steps, weights
         See `run_column`.
+    gpus : float, default 0
+        0: it computes on the CPU.
     """
     place = directory / f"plain-{flavour}"
     arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}, weights={weights}"
@@ -198,7 +214,7 @@ def run_plain(
         check=True,
         timeout=_TIMEOUT,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, KERAS_VARIABLE: _backend_of(flavour)},
+        env={**os.environ, **_environment(gpus), **_GROWTH, KERAS_VARIABLE: _backend_of(flavour)},
     )
     found: dict[Cell, CaseResult] = cloudpickle.loads(place.read_bytes())
     return found
@@ -210,6 +226,7 @@ def run_table(
     spark: SparkSession | None = None,
     at_once: int = 1,
     warm_seconds: float = LaunchOptions.warm_seconds,
+    gpus: float = 0,
 ) -> dict[tuple[Strategy, str], dict[Cell, CellOutcome]]:
     """Run all columns and return the outcomes.
 
@@ -226,6 +243,8 @@ def run_table(
         Number of columns to run at the same time.
     warm_seconds : float, default 300
         See `gridflow.LaunchOptions`; with 0, no training process is forked.
+    gpus : float, default 0
+        Of each worker, as in `TensorflowDistributor`.
     """
     columns = [
         (strategy, flavour)
@@ -242,6 +261,7 @@ def run_table(
                 directory / f"{strategy}-{flavour}",
                 spark,
                 warm_seconds=warm_seconds,
+                gpus=gpus,
             )
             for strategy, flavour in columns
         }
@@ -259,6 +279,7 @@ def run_column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
+    gpus: float = 0,
 ) -> dict[Cell, CellOutcome]:
     """Run one column and return the outcomes.
 
@@ -275,11 +296,14 @@ def run_column(
         Number of `MODELS` to train.
     steps, weights : bool, default True
         Whether to include the cases of `step_results` and of `weighted`.
+    gpus : float, default 0
+        Of each worker, as in `TensorflowDistributor`.
     """
     from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor
 
     is_asynchronous = strategy == _SERVERS
     workers, replicas = STRATEGIES.get(strategy, (1, 1))
+    fed = _ASYNCHRONOUS_WORKERS if is_asynchronous else workers
     shared.mkdir()
     data: Any = asynchronous.rows() if is_asynchronous else rows(workers)
     launcher: Any = LocalLauncher()
@@ -287,15 +311,15 @@ def run_column(
         data |= uneven.datasets() | weighted.datasets(workers)
     if spark is not None:
         # The rows must stay in their partitions: otherwise the global batches would differ.
-        fed = 2 if is_asynchronous else workers
         data = {name: _frame(spark, columns, fed) for name, columns in data.items()}
         launcher = SparkLauncher(spark, repartition="never")
+    servers = [Role("ps", 1)] if is_asynchronous else []
     distributor = TensorflowDistributor(
-        roles=_SERVER_ROLES if is_asynchronous else [Role("worker", workers)],
+        roles=[*servers, Role("worker", fed, gpus=gpus or None)],
         strategy=strategy,
         backend=_backend_of(flavour),
         launcher=launcher,
-        env={"CUDA_VISIBLE_DEVICES": "-1"},
+        env=_environment(gpus),
         job_dir=shared / "job",
         launch_options=LaunchOptions(warm_seconds=warm_seconds),
         deadlines=Deadlines(step=_TIMEOUT),
@@ -311,6 +335,10 @@ def run_column(
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
     return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))
+
+
+def _environment(gpus: float) -> dict[str, str]:
+    return _EXACT if gpus else {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def _backend_of(flavour: str) -> Any:
@@ -343,6 +371,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--anew", action="store_true", help="start each training process from scratch, without fork"
     )
+    parser.add_argument(
+        "--gpus",
+        type=float,
+        default=0,
+        help="of each worker, as in TensorflowDistributor, such as 0.25; default: compute on CPUs",
+    )
     options = parser.parse_args(arguments)
     chosen = options.launcher or choices
     warm_seconds = 0.0 if options.anew else LaunchOptions.warm_seconds
@@ -353,10 +387,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gridflow-conformance-") as text:
         directory = Path(text)
-        expected = {flavour: run_plain(flavour, directory) for flavour in installed()}
+        gpus = options.gpus
+        expected = {flavour: run_plain(flavour, directory, gpus=gpus) for flavour in installed()}
         for launcher in chosen:
             (directory / launcher).mkdir()
-            outcomes = _run_on(launcher, expected, directory / launcher, warm_seconds)
+            outcomes = _run_on(launcher, expected, directory / launcher, warm_seconds, gpus)
             cells = [cell for column in outcomes.values() for cell in column.values()]
             passed = sum(cell.passed for cell in cells)
             failed += len(cells) - passed
@@ -373,9 +408,10 @@ def _run_on(
     expected: Mapping[str, Mapping[Cell, CaseResult]],
     directory: Path,
     warm_seconds: float,
+    gpus: float,
 ) -> dict[tuple[Strategy, str], dict[Cell, CellOutcome]]:
     if launcher == "local":
-        return run_table(expected, directory, at_once=2, warm_seconds=warm_seconds)
+        return run_table(expected, directory, None, 2, warm_seconds, gpus)
     from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
     with StandaloneCluster(workers=2, cores=2) as cluster:
@@ -383,7 +419,7 @@ def _run_on(
         try:
             spark.sparkContext.setLogLevel("ERROR")
             wait_for_slots(spark, 4)
-            return run_table(expected, directory, spark, warm_seconds=warm_seconds)
+            return run_table(expected, directory, spark, 1, warm_seconds, gpus)
         finally:
             spark.stop()
 

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from gridflow._gpu import devices
+from gridflow._spec.gpus import VISIBLE
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gridflow._spec.cluster import ClusterSpec
     from gridflow._training.process import TaskProcess
@@ -55,6 +58,23 @@ def cores(process: TaskProcess) -> int:
     everybody = [each for role in process.setup.addresses.values() for each in role]
     here = sum(each.rpartition(":")[0] == mine for each in everybody)
     return max(1, len(os.sched_getaffinity(0)) // max(1, here))
+
+
+def own_gpus(count: int) -> list[str]:
+    """Return the names of this process's GPUs.
+
+    Parameters
+    ----------
+    count : int
+        As the backend counts them.
+    """
+    return devices.names(os.environ.get(VISIBLE), count)
+
+
+def share_gpus(everyone: Iterable[Sequence[str]]) -> bool:
+    """Return whether two ranks have the same GPU, which NCCL refuses; ``everyone``: `own_gpus`."""
+    names = [name for each in everyone for name in each]
+    return len(set(names)) < len(names)
 
 
 def await_first(process: TaskProcess) -> None:

@@ -1,4 +1,4 @@
-"""gridflow's own all-reduce on CPUs, for ``multi_worker_mirrored``."""
+"""gridflow's own all-reduce in the hosts' memory, for ``multi_worker_mirrored``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridflow._training.groups import base
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from gridflow._training.process import TaskProcess
 
@@ -22,40 +22,45 @@ def join(process: TaskProcess) -> Generator[Any, None, None]:
 
     The group is None if TensorFlow's own collective operations are used.
     """
-    given = process.training.distribution.communication
-    host, _ = base.address(process.cluster_spec, process.rank)
-    if not _is_wanted(process):
-        told = process.meetings.introduce(None)
-        yield None
-        told()
-        yield None
-        return
-    with Joining(process.rank, host, base.bindable(host)) as joining:
-        told = process.meetings.introduce(asdict(joining.mine))
-        yield None
-        everyone = told()
-        if any(each is None for each in everyone):
-            yield None
-            return
-        seconds = process.spec.start_timeout
-        limit = None if given is None else given.timeout_seconds
-        yield joining.join([Announcement(**each) for each in everyone], seconds, limit)
-
-
-def _is_wanted(process: TaskProcess) -> bool:
     import tensorflow as tf
 
     given = process.training.distribution.communication
     implementation = "auto" if given is None else given.implementation
-    if implementation not in {"auto", "gridflow"}:
-        return False
-    has_gpus = bool(tf.config.list_physical_devices("GPU"))
-    if has_gpus and implementation == "gridflow":
+    host, _ = base.address(process.cluster_spec, process.rank)
+    gpus = base.own_gpus(len(tf.config.list_physical_devices("GPU")))
+    with contextlib.ExitStack() as stack:
+        joining, mine = None, None
+        if implementation in {"auto", "gridflow"}:
+            joining = stack.enter_context(Joining(process.rank, host, base.bindable(host)))
+            mine = asdict(joining.mine)
+        told = process.meetings.introduce([gpus, mine])
+        yield None
+        everyone = told()
+        wanted = _is_wanted(implementation, [each for each, _ in everyone])
+        if joining is None or not wanted:
+            yield None
+            return
+        seconds = process.spec.start_timeout
+        limit = None if given is None else given.timeout_seconds
+        yield joining.join([Announcement(**each) for _, each in everyone], seconds, limit)
+
+
+def _is_wanted(implementation: str, gpus: Sequence[Sequence[str]]) -> bool:
+    """Decide, from the GPUs of each rank, alike on all ranks."""
+    shared = base.share_gpus(gpus)
+    if implementation == "nccl" and shared:
         raise GridflowError(
-            "CommunicationOptions(implementation='gridflow') is for CPUs, and this task has GPUs: "
-            "use 'nccl', or let gridflow choose ('auto')."
+            "CommunicationOptions(implementation='nccl') needs a GPU for each worker, but some "
+            "share one: use gpus=1, or let gridflow choose ('auto')."
         )
-    return not has_gpus
+    most = max(len(each) for each in gpus)
+    if implementation == "gridflow" and most > 1:
+        raise GridflowError(
+            "CommunicationOptions(implementation='gridflow') is for workers with one GPU or none, "
+            f"and one has {most}: use gpus=1, or let gridflow choose ('auto')."
+        )
+    # NCCL, which TensorFlow chooses, needs a GPU for each rank.
+    return implementation == "gridflow" or (most <= 1 and (shared or not all(gpus)))
 
 
 def share_cores(process: TaskProcess) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow._keras.patches import private_parts
 from gridflow._training.groups import base
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from gridflow._training.process import TaskProcess
@@ -21,6 +22,8 @@ def join(process: TaskProcess, timeout: float) -> None:
     """Wait for all ranks."""
     import jax
 
+    _check_gpus(process)
+    base.await_first(process)
     own, _ = base.address(process.cluster_spec, process.rank)
     private_parts.leave_jax_without_waiting()  # `leave` is called when all are there
     # Its handler of SIGTERM would keep the process from being ended.
@@ -37,6 +40,16 @@ def join(process: TaskProcess, timeout: float) -> None:
         initialization_timeout=math.ceil(timeout),
         shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
     )
+
+
+def _check_gpus(process: TaskProcess) -> None:
+    # JAX itself can't be asked: that would start its backend before the group is there.
+    own = base.own_gpus(len(process.setup.gpus))
+    if base.share_gpus(process.meetings.introduce(own)()):
+        raise GridflowError(
+            "on JAX, the ranks of a model can't share a GPU: NCCL refuses. Use gpus=1, or the "
+            "backends 'tensorflow' and 'torch', which exchange values another way."
+        )
 
 
 def spread(num_workers: int) -> int:

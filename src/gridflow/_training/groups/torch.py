@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gridflow._training.groups import base
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from gridflow._training.process import TaskProcess
@@ -24,6 +25,8 @@ def join(process: TaskProcess, timeout: float) -> None:
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(base.cores(process))
+    transport = _transport(process)
+    base.await_first(process)
     host, port = base.address(process.cluster_spec, 0)
     listener = _listen(host, port) if process.is_chief else None
     store = distributed.TCPStore(
@@ -38,11 +41,28 @@ def join(process: TaskProcess, timeout: float) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(0)  # the process sees only its task's devices
     distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        transport,
         store=store,
         rank=process.rank,
         world_size=process.num_workers,
     )
+
+
+def _transport(process: TaskProcess) -> str:
+    """Return what exchanges tensors: NCCL, unless ranks share a GPU."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    everyone = process.meetings.introduce(base.own_gpus(count))()
+    if not any(everyone):
+        return "gloo"
+    if not all(everyone):
+        without = [rank for rank, gpus in enumerate(everyone) if not gpus]
+        raise GridflowError(
+            f"all ranks of a model on torch need a GPU, or none may have one; ranks {without} have "
+            "none. Set gpus= for all roles that train."
+        )
+    return "cpu:gloo,cuda:gloo" if base.share_gpus(everyone) else "cpu:gloo,cuda:nccl"
 
 
 def spread(num_workers: int) -> int:

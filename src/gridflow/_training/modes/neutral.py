@@ -40,7 +40,6 @@ class Neutral(Mode):
         together = process.facts.exchanges_gradients
         if together and process.num_workers > 1:
             base.choose_interface(base.address(process.cluster_spec, process.rank)[0])
-            base.await_first(process)
             self._group.join(process, process.spec.start_timeout)
         # The same on all ranks: initial weights aren't sent.
         seed = process.training.seed

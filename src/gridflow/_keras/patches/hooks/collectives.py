@@ -1,4 +1,4 @@
-"""Replaces TensorFlow's collective operations on CPUs with `gridflow._collectives`.
+"""Replaces TensorFlow's collective operations with `gridflow._collectives`.
 
 `MultiWorkerMirroredStrategy` exchanges all values through the launchers of its cross-device
 operations, over gRPC: more than a millisecond for a single number. gridflow's launcher calls its
@@ -71,6 +71,7 @@ def _launcher(group: HostGroup | None, replicas: int) -> type:
     import tensorflow as tf
 
     base: Any = part(module(_LAUNCHER), "CollectiveReplicaLauncher")
+    host = tf.DeviceSpec(device_type="CPU", device_index=0)  # also where the values are on a GPU
 
     class Launcher(base):  # type: ignore[misc]
         """Sums numbers through the group; everything else goes through TensorFlow."""
@@ -104,14 +105,16 @@ def _launcher(group: HostGroup | None, replicas: int) -> type:
         def _call(self, function: Callable[..., Any], values: Any, shape: Any) -> Any:
             """Call a function in the graph, after all earlier calls on this rank."""
             token = self._ordering_token.handle
+            # TensorFlow orders only operations that read or write variables.
             with tf.device(self._device):
-                # TensorFlow orders only operations that read or write variables.
                 before = tf.raw_ops.ReadVariableOp(resource=token, dtype=tf.float32)
+            with tf.device(host):
                 result, after = tf.numpy_function(
                     lambda mine, token: (function(mine), token),
                     (values, before),
                     (values.dtype, tf.float32),
                 )
+            with tf.device(self._device):
                 tf.raw_ops.AssignVariableOp(resource=token, value=after)
             result.set_shape(shape)
             return result
