@@ -15,6 +15,7 @@ from gridflow._spec.arguments import (
     check_command_options,
     check_distribution,
     check_run_id,
+    check_shared_gpus,
     named_datasets,
     patched,
     roles_of,
@@ -252,6 +253,7 @@ class TensorflowDistributor:
             roles=tuple(roles),
         )
         strategies.check_workers(name, self.num_workers)
+        check_shared_gpus(name, backend, distribution, self.spec.gpus)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
         self._network = option_group("network", network, Network)

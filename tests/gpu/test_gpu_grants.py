@@ -12,7 +12,8 @@ import pytest
 from gridflow import errors
 from gridflow._gpu import devices, grant
 from gridflow._gpu.grant import SparkGpus, check_host
-from gridflow._spec.gpus import GpuNeed, GpuOptions
+from gridflow._spec.gpus import VISIBLE, GpuNeed, GpuOptions
+from gridflow._training.groups import base
 
 NOTHING = SparkGpus()
 
@@ -40,6 +41,36 @@ def test_no_gpu_is_given_to_more_tasks_than_may_share_it(host, gpus):
     assert again.addresses == grants[0].addresses
     for each in [*grants, again]:
         each.close()
+
+
+@pytest.mark.parametrize(
+    ("masks", "shared"),
+    [
+        (("0", "1"), False),
+        (("0", "0"), True),
+        (("0,1", "1"), True),
+        (("GPU-0aaa-bbb", "0"), True),  # the same one by another name
+        ((None, "1"), True),
+        (("-1", "-1"), False),
+    ],
+)
+def test_ranks_know_whether_they_have_the_same_gpu(host, monkeypatch, masks, shared):
+    host.has(2)
+    ranks = []
+    for mask in masks:
+        monkeypatch.delenv(VISIBLE, raising=False)
+        if mask is not None:
+            monkeypatch.setenv(VISIBLE, mask)
+        ranks.append(base.own_gpus(len(devices.visible(host.devices, mask))))
+    assert base.share_gpus(ranks) is shared
+
+
+def test_gpus_have_names_without_a_driver_that_answers(host, monkeypatch):
+    monkeypatch.setenv("PATH", str(host.folder))
+    first, second = devices.names("0,1", 2)
+    assert first.endswith("/0")
+    assert second.endswith("/1")
+    assert devices.names("MIG-1,MIG-2", 2)[0].endswith("/MIG-1")
 
 
 def test_parts_fill_up_a_gpu_before_the_next_is_begun(host):
@@ -97,7 +128,8 @@ def test_a_gpu_is_waited_for_while_its_last_task_dies(host):
 HOLDER = """
 import subprocess, sys
 from gridflow._gpu.grant import SparkGpus, take
-from gridflow._spec.gpus import GpuNeed, GpuOptions
+from gridflow._spec.gpus import VISIBLE, GpuNeed, GpuOptions
+from gridflow._training.groups import base
 grant = take(GpuNeed(1), GpuOptions(), SparkGpus(), "the dead")
 child = subprocess.Popen(["sleep", "1000"], pass_fds=grant.files)
 print(child.pid, flush=True)

@@ -7,7 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from gridflow import LocalLauncher, Role, TensorflowDistributor, errors
+from gridflow import (
+    CommunicationOptions,
+    Distribution,
+    LocalLauncher,
+    Role,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow._spec.gpus import GpuNeed, GpuOptions, group
 
 
@@ -34,6 +41,24 @@ def test_gpus_are_whole_numbers_or_even_parts(gpus, count, shares):
 def test_other_numbers_are_refused_and_the_allowed_ones_named(gpus):
     with pytest.raises(errors.InvalidArgument, match=r"0\.5, 0\.333, 0\.25, .*0\.1; got"):
         TensorflowDistributor(2, gpus=gpus, launcher=LocalLauncher())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backend": "jax"}, r"on jax, .* NCCL refuses it; got gpus=0\.5 for 2 workers"),
+        (
+            {"distribution": Distribution(communication=CommunicationOptions("nccl"))},
+            r"needs a GPU for each worker; got gpus=0\.5 for 2 workers",
+        ),
+    ],
+)
+def test_what_only_nccl_connects_cannot_share_a_gpu(options, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        TensorflowDistributor(2, gpus=0.5, launcher=LocalLauncher(), **options)
+    TensorflowDistributor(2, gpus=1, launcher=LocalLauncher(), **options)
+    options["strategy"] = "multi_worker_mirrored"
+    TensorflowDistributor(1, gpus=0.5, launcher=LocalLauncher(), **options)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,28 @@ def check_distribution(
             )
 
 
+def check_shared_gpus(
+    strategy: str, backend: str, distribution: Distribution, needs: Sequence[GpuNeed]
+) -> None:
+    """Refuse parts of GPUs for ranks that only NCCL connects, as it needs a GPU for each."""
+    sharing = [need for need in needs if need.shares > 1]
+    if len(sharing) < 2 or not strategies.of(strategy).exchanges_gradients:  # noqa: PLR2004
+        return
+    given = f"gpus={1 / sharing[0].shares:.3g} for {len(sharing)} workers"
+    if not backends.of(backend).shares_gpus:
+        raise InvalidArgument(
+            f"on {backend}, the workers of one model can't share a GPU, as NCCL refuses it; got "
+            f"{given}. Use gpus=1, or the backends 'tensorflow' and 'torch', which exchange values "
+            "another way then."
+        )
+    communication = distribution.communication
+    if communication is not None and communication.implementation == "nccl":
+        raise InvalidArgument(
+            "CommunicationOptions(implementation='nccl') needs a GPU for each worker; got "
+            f"{given}. Use gpus=1, or leave implementation 'auto'."
+        )
+
+
 def named_datasets(data: Any) -> dict[str, Any]:
     """Return datasets by name. The keys of a dict are names of datasets, never of columns."""
     if data is None:

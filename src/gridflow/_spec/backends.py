@@ -46,6 +46,8 @@ class BackendFacts:
         Whether it finds its peers through ``TF_CONFIG``.
     takes_communication : bool
         Whether its collective operations support `CommunicationOptions`.
+    shares_gpus : bool
+        Whether ranks that exchange values may share a GPU, which NCCL refuses.
     compiles_each_size : bool
         Whether it recompiles a model for each new batch size.
     export_packages : mapping of str to tuple of str
@@ -60,6 +62,7 @@ class BackendFacts:
     roles: tuple[str, ...] = TRAINING_ROLES
     reads_tf_config: bool = False
     takes_communication: bool = False
+    shares_gpus: bool = True
     compiles_each_size: bool = False
     export_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -84,6 +87,7 @@ _FACTS: Final = (
     BackendFacts(
         "jax",
         ("jax", "keras"),
+        shares_gpus=False,
         compiles_each_size=True,
         export_packages={
             "saved_model": ("tensorflow",),

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
-import importlib
 import importlib.util
 import math
 import os
@@ -31,19 +29,10 @@ import cloudpickle
 from gridflow._spec.backends import KERAS_VARIABLE
 from gridflow._spec.option_groups import Deadlines, LaunchOptions
 from gridflow._spec.tasks import Role
-from gridflow.testing import asynchronous, batch_cases, uneven, weighted
-from gridflow.testing.cases import (
-    MODELS,
-    CaseResult,
-    Lab,
-    data_results,
-    plain_data_results,
-    plain_results,
-    results,
-    rows,
-)
+from gridflow.testing import asynchronous, uneven, weighted
+from gridflow.testing.cases import MODELS, CaseResult, rows
+from gridflow.testing.columns import BACKENDS, FLAVOURS, column
 from gridflow.testing.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
-from gridflow.testing.step_cases import plain_step_results, step_results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +42,6 @@ if TYPE_CHECKING:
 
     from gridflow._spec.strategies import Strategy
 
-#: Keras 3 and tf_keras on TensorFlow, then Keras 3 on its other backends.
-FLAVOURS: Final = ("keras", "tf_keras")
-BACKENDS: Final = ("jax", "torch")
 #: For each strategy, the number of workers and of replicas per worker.
 STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
     "none": (1, 1),
@@ -66,117 +52,11 @@ STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
 _ASYNCHRONOUS_WORKERS: Final = 2
 _MULTI_WORKER: Final = "multi_worker_mirrored"
 _SERVERS: Final = "parameter_server"
-#: The GPU's memory of a replica that shares it with another one in its process.
-_SPLIT_GPU_MIB: Final = 2048
 #: A GPU computes in TensorFloat-32 otherwise, with three decimal digits.
 _EXACT: Final = {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 #: Or a process would take all memory of a GPU on which others compute, too.
 _GROWTH: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
-
-
-def column(
-    ctx: Any,
-    flavour: str,
-    replicas: int,
-    shared: str,
-    *,
-    in_full: bool = True,
-    models: int = len(MODELS),
-    steps: bool = True,
-    weights: bool = True,
-) -> None:
-    """Compute all cells of one strategy and flavour on one rank; a training function.
-
-    Parameters
-    ----------
-    ctx : TrainingContext
-        Its data are `rows` for this number of workers; each rank reads a contiguous share in order.
-    flavour : {"keras", "tf_keras", "jax", "torch"}
-    replicas : int
-        Replicas in this process: logical CPU devices for ``mirrored``.
-    shared : str
-        A folder that all ranks can access, for checkpoints and results.
-    in_full : bool, default True
-        Whether to also compute the cases of `uneven`, `batch_cases`, `step_results` and `weighted`;
-        their results don't depend on the launcher.
-    models : int, default all
-        Number of `MODELS` to train.
-    steps, weights : bool, default True
-        With `in_full`: whether to include `step_results` and `weighted`.
-    """
-    if replicas > 1:
-        _split(replicas)
-    lab = Lab(_keras_of(flavour), ctx.strategy)
-    if lab.replicas != replicas * ctx.num_workers:
-        raise AssertionError(f"got {lab.replicas} replicas, expected {replicas} per worker")
-    found: dict[Cell, CaseResult] = {}
-    for model in lab.models[:models]:
-        for case, result in results(ctx, lab, model, shared).items():
-            found[case, model] = result
-    others = data_results(ctx, lab)
-    if in_full:
-        others |= uneven.results(ctx, lab)
-    if in_full and lab.is_tensorflow:
-        others |= batch_cases.results(lab)
-    if in_full and steps:
-        others |= step_results(ctx, lab)
-    if in_full and weights:
-        others |= weighted.results(ctx, lab)
-    for case, result in others.items():
-        found[case, MODELS[0]] = result
-    Path(shared, f"rank-{ctx.rank}").write_bytes(cloudpickle.dumps(found))
-
-
-def _split(replicas: int) -> None:
-    """Make several devices of the GPU, or of the CPU if there is none."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    limit = _SPLIT_GPU_MIB if gpus else None
-    tf.config.set_logical_device_configuration(
-        (gpus or tf.config.list_physical_devices("CPU"))[0],
-        [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(replicas)],
-    )
-
-
-def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: bool) -> None:
-    """Compute the expected values of a flavour, in a process without a gridflow job."""
-    keras = _keras_of(flavour)
-    lab = Lab(keras, _Alone())
-    found: dict[Cell, CaseResult] = {}
-    for model in lab.models[:models]:
-        for case, result in plain_results(lab, model).items():
-            found[case, model] = result
-    others = {**plain_data_results(lab), **uneven.plain_results(lab)}
-    if lab.is_tensorflow:
-        others |= batch_cases.plain_results(lab)
-    if steps:
-        others |= plain_step_results(lab)
-    if weights:
-        others |= weighted.plain_results(lab)
-    for case, result in others.items():
-        found[case, MODELS[0]] = result
-    if lab.is_tensorflow:
-        found |= asynchronous.plain_results(keras)
-    Path(found_in).write_bytes(cloudpickle.dumps(found))
-
-
-class _Alone:
-    """Replaces the strategy in a single process."""
-
-    num_replicas_in_sync = 1
-
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
-def _keras_of(flavour: str) -> Any:
-    if flavour in FLAVOURS:
-        import tensorflow as tf
-
-        tf.config.experimental.enable_tensor_float_32_execution(False)
-    return importlib.import_module("keras" if flavour in BACKENDS else flavour)
 
 
 def installed() -> tuple[str, ...]:
@@ -208,7 +88,7 @@ def run_plain(
     """
     place = directory / f"plain-{flavour}"
     arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}, weights={weights}"
-    call = f"from gridflow.testing import conformance; conformance.plain({arguments})"
+    call = f"from gridflow.testing import columns; columns.plain({arguments})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", call],
         check=True,
@@ -250,6 +130,8 @@ def run_table(
         (strategy, flavour)
         for strategy in (*STRATEGIES, _SERVERS)
         for flavour in (installed() if strategy == _MULTI_WORKER else FLAVOURS)
+        # Only NCCL connects JAX's processes, and it refuses those that share a GPU.
+        if strategy != _MULTI_WORKER or flavour != "jax" or gpus in {0, 1}
     ]
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         running = {

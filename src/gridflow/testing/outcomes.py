@@ -66,9 +66,9 @@ def compare(
     Parameters
     ----------
     ranks : sequence of dict
-        The results of `gridflow.testing.conformance.column`, one per rank.
+        The results of `gridflow.testing.columns.column`, one per rank.
     expected : dict
-        The results of `gridflow.testing.conformance.plain`.
+        The results of `gridflow.testing.columns.plain`.
     flavour : {"keras", "tf_keras", "jax", "torch"}
     replicas : int
         Total number of replicas over all ranks.
