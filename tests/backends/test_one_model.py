@@ -25,13 +25,13 @@ def rows(num_workers=1):
     return {"rows": {name: values[places] for name, values in every.items()}}
 
 
-def build(keras, seed):
-    """Return a compiled model."""
+def build(keras, seed, **options):
+    """Return a compiled model; the options are Adam's."""
     inputs = keras.Input((4,))
     start = keras.initializers.GlorotUniform(seed=seed)
     hidden = keras.layers.Dense(8, activation="tanh", kernel_initializer=start)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
-    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+    model.compile(keras.optimizers.Adam(0.02, **options), "mse", metrics=["mae"])
     return model
 
 
@@ -130,7 +130,7 @@ def other_weights(ctx):
     """Train a model that each rank made with weights of its own; return what became of it."""
     import keras
 
-    model = build(keras, ctx.rank)
+    model = build(keras, ctx.rank, gradient_accumulation_steps=2)
     model.fit(ctx.dataset("rows", **columns(ctx)), epochs=1, verbose=0)
     return model.get_weights()
 

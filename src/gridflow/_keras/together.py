@@ -63,4 +63,5 @@ class Together:
 
 def _updates(model: Any) -> int:
     found = getattr(getattr(model, "optimizer", None), "iterations", None)
-    return -1 if found is None else int(found.numpy())
+    # JAX's arrays, which it is with gradient accumulation, are numbers as they are.
+    return -1 if found is None else int(found.numpy() if hasattr(found, "numpy") else found)
