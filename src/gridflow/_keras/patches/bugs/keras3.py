@@ -28,6 +28,7 @@ from gridflow._keras.patches.bugs.datasets import (
     steps_after_distribution,
     without_autoshard,
 )
+from gridflow._keras.patches.hooks import step_logs
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.private_parts import trainer as trainer_class
 from gridflow._keras.patches.registry import Patch
@@ -154,7 +155,7 @@ def _means_need_an_axis() -> bool:
 
 
 def _mean_over_workers(strategy: Any, values: Any) -> Any:
-    """Average a structure of logs with a single collective operation."""
+    """Average a structure of logs with a single collective operation, if anybody looks at them."""
     leaves = tf.nest.flatten(values)
     numbers = [
         index
@@ -167,9 +168,9 @@ def _mean_over_workers(strategy: Any, values: Any) -> Any:
         return values
     flat = tf.concat([tf.reshape(value, [-1]) for value in here], axis=0)
     replicas = len(locals_[0])
-    if replicas > 1:
+    if replicas > 1 and not step_logs.are_own():
         flat = strategy.run(tf.identity, args=(flat,))
-    mean = strategy.reduce("MEAN", flat, axis=None)
+    mean = flat if step_logs.are_own() else strategy.reduce("MEAN", flat, axis=None)
     parts = tf.split(mean, [tf.size(value) for value in here], num=len(here))
     for index, value, part, local in zip(numbers, here, parts, locals_, strict=True):
         shaped = tf.ensure_shape(tf.reshape(part, tf.shape(value)), value.shape)

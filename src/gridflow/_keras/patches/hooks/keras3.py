@@ -24,6 +24,7 @@ from gridflow._keras.patches.hooks import (
     scope,
     sent,
     served,
+    step_logs,
     tensorflow_evaluation,
 )
 from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
@@ -153,4 +154,5 @@ HOOKS: Final = (
     saving.hook(),
     scope.hook(TRAINER),
     local_steps.hook(),
+    step_logs.hook(),
 )

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from gridflow._keras import statistics
-from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.hooks import collectives
+from gridflow._keras.patches.hooks import collectives, step_logs
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
@@ -77,15 +76,6 @@ class Averages:
         with self._model.distribute_strategy.scope():
             for variable, mean in zip(variables, means, strict=True):
                 variable.assign(mean)
-
-    def mean_of(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """Return the means of logs over all ranks. All must call it."""
-        mine = numbers(logs)
-        if not mine:
-            return logs
-        strategy = self._model.distribute_strategy
-        means = strategy.reduce("MEAN", tf.constant(list(mine.values())), axis=None)
-        return {**logs, **dict(zip(mine, means.numpy().tolist(), strict=True))}
 
     def arrays(self) -> list[np.ndarray]:
         """Return what a checkpoint needs, after an average."""
@@ -189,7 +179,7 @@ def hook() -> Hook:
         averages.average()
         found = original(self, logs)
         # Those of a custom step are this rank's; metrics are of all ranks.
-        return averages.mean_of(found) if found is logs else found
+        return step_logs.mean_of(self.distribute_strategy, found) if found is logs else found
 
     def install() -> None:
         # Inside the wrapper that makes the function anew for other data, and marks it.

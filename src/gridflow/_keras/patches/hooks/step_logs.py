@@ -1,0 +1,143 @@
+"""Logs of a step, which ranks average only if a callback looks at them.
+
+Keras averages the logs of each step over all workers, in a collective operation of its own. Those
+of an epoch don't need that: metrics add up what they have counted when they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+import keras
+from gridflow._keras.neutral import NeutralCallback, numbers
+from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.registry import Hook
+from gridflow._keras.runtime import present
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MULTI_WORKER: Final = tf.distribute.MultiWorkerMirroredStrategy
+#: Methods that get the logs of a step.
+_METHODS: Final = ("on_train_batch_end", "on_batch_end")
+#: On a model: whether its fit needs no averages of a step's logs. On the function of its steps:
+#: whether it makes none.
+_OWN: Final = "_gridflow_own_logs"
+#: Whether the step that runs or is traced now leaves its logs as they are on this rank.
+_are_own: bool = False
+
+
+def are_own() -> bool:
+    """Return whether the logs of the current step are those of this rank alone."""
+    return _are_own
+
+
+def mean_of(strategy: Any, logs: dict[str, Any]) -> dict[str, Any]:
+    """Return the means of logs over all ranks. All must call it."""
+    mine = numbers(logs)
+    if not mine:
+        return logs
+    means = strategy.reduce("MEAN", tf.constant(list(mine.values())), axis=None)
+    return {**logs, **dict(zip(mine, means.numpy().tolist(), strict=True))}
+
+
+@contextlib.contextmanager
+def _own() -> Iterator[None]:
+    global _are_own  # noqa: PLW0603 (replicas trace in their own threads)
+    _are_own = True
+    try:
+        yield
+    finally:
+        _are_own = False
+
+
+def _reads(callback: Any) -> bool:
+    """Return whether a callback may look at the logs of a step."""
+    if isinstance(callback, NeutralCallback):  # shows how training proceeds on its own rank
+        return False
+    kinds = keras.callbacks
+    if type(callback) is kinds.TensorBoard:
+        return bool(callback.update_freq != "epoch")
+    if type(callback) is kinds.ModelCheckpoint:
+        return bool(callback.save_freq != "epoch")
+    return any(
+        getattr(getattr(callback, name, None), "__func__", None)
+        is not getattr(kinds.Callback, name)
+        for name in _METHODS
+    )
+
+
+def _flat(callbacks: Any) -> Iterable[Any]:
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return _flat(callbacks.callbacks)
+    if isinstance(callbacks, list | tuple):
+        return [each for one in callbacks for each in _flat(one)]
+    return [callbacks]
+
+
+def _is_for(model: Any) -> bool:
+    """Return whether Keras averages the logs of a model's steps over several workers."""
+    runtime = present()
+    return (
+        runtime is not None
+        and runtime.num_workers > 1
+        and runtime.training.distribution.local_steps is None
+        and isinstance(model.distribute_strategy, _MULTI_WORKER)
+    )
+
+
+def hook() -> Hook:
+    """Return the hook of Keras 3."""
+    trainer = private_parts.trainer()
+    signature = inspect.signature(trainer.fit)
+
+    def fit(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_for(self):
+            return original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        reads = given.arguments["verbose"] != 0 or any(
+            map(_reads, _flat(given.arguments["callbacks"]))
+        )
+        # If one rank looks, all take part in the averages.
+        looking = self.distribute_strategy.reduce("SUM", tf.constant(float(reads)), axis=None)
+        vars(self)[_OWN] = not looking  # bypasses Keras's __setattr__
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            del vars(self)[_OWN]
+
+    def make_train_function(make: Any, self: Any, force: bool = False) -> None:
+        known, own = self.train_function, vars(self).get(_OWN, False)
+        make(self, force or (known is not None and getattr(known, _OWN, False) != own))
+        function = self.train_function
+        if function is known or not own:
+            return
+
+        def with_own_logs(data: Any) -> Any:
+            with _own():
+                return function(data)
+
+        setattr(with_own_logs, _OWN, True)
+        self.train_function = with_own_logs
+
+    def results(original: Any, self: Any, logs: Any) -> Any:
+        found = original(self, logs)
+        # Those of a custom step are this rank's; metrics are of all ranks.
+        is_own = vars(self).get(_OWN, False) and found is logs
+        return mean_of(self.distribute_strategy, found) if is_own else found
+
+    def install() -> None:
+        wrap(trainer, "fit", fit, Layer.BUG)
+        # Inside the wrapper that makes the function anew for other data, and marks it.
+        wrap(trainer, "make_train_function", make_train_function, Layer.BUG)
+        wrap(trainer, "_get_metrics_result_or_logs", results, Layer.ROUTE)
+
+    return Hook("ranks average the logs of a step only if a callback looks at them", install)
