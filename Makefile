@@ -29,8 +29,8 @@ examples: .cache/.examples  ## matplotlib, scikit-learn and notebooks' kernels, 
 
 # Other versions of Spark, that the tests try the TFRecord jar with.
 sparks: .cache/.sparks  ## the versions of Spark that the tests run on
-.cache/.sparks: tests/tfrecord/packages.py .venv/.ready
-	@$(PY) tests/tfrecord/packages.py
+.cache/.sparks: tests/suite/sparks.py .venv/.ready
+	@$(PY) tests/suite/sparks.py
 	@touch $@
 
 pythons: .cache/.pythons  ## environments of other Pythons that this machine has, for make test-all

@@ -24,9 +24,9 @@ import tomllib
 
 from commands import ROOT, CommandFailed, uv
 
-sys.path[:0] = [str(ROOT / "tests" / "suite"), str(ROOT / "tests" / "tfrecord")]
-from packages import spark  # noqa: E402
-from pythons import find  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests"))
+from suite.pythons import find
+from suite.sparks import spark
 
 PLACE = ROOT / ".cache" / "matrix"
 PAGE = ROOT / "docs" / "versions.md"

@@ -13,10 +13,11 @@ from pathlib import Path
 import pyspark
 import pytest
 
-for folder in ("docs", "yarn", "tfrecord"):
+for folder in ("docs", "yarn"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 from clients import Notebook
-from packages import connect
+
+from suite.sparks import connect
 
 SPARK = Path(pyspark.__file__).parent
 _START_SECONDS = 90

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from test_spark_releases import expected_of, told_by
 
 from suite import pythons
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tfrecord"))
-from packages import VERSIONS as SPARKS
+from suite.sparks import VERSIONS as SPARKS
 
 pytestmark = pytest.mark.slow
 

@@ -7,14 +7,11 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tfrecord"))
-from packages import VERSIONS, spark_of
-
 from suite import classes
+from suite.sparks import VERSIONS, spark_of
 
 pytestmark = pytest.mark.slow
 

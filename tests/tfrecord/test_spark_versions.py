@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from packages import ROOT, VERSIONS, connect, spark_of
+
+from suite.sparks import ROOT, VERSIONS, connect, spark_of
 
 pytestmark = pytest.mark.slow
 
