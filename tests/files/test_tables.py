@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suite import tables
+from suite import sparks, tables
 
 DRIVER = Path(__file__).with_name("tables_driver.py")
 
@@ -21,7 +21,7 @@ DRIVER = Path(__file__).with_name("tables_driver.py")
 def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
     done = subprocess.run(
         [sys.executable, str(DRIVER), str(tmp_path), form],
-        env={**os.environ, "JARS": tables.jars_of_spark()},
+        env={**os.environ, **sparks.with_connectors(), "JARS": tables.jars_of_spark()},
         cwd=tmp_path,  # Derby's log
         capture_output=True,
         text=True,

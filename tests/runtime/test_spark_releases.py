@@ -1,4 +1,4 @@
-"""The main job on the oldest and the newest Spark that is supported, whole and small."""
+"""The main job on the oldest Spark that is supported, whole and small; with ``--all`` on others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def expected_of(version):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
+@pytest.mark.full(version=VERSIONS[1:])
+@pytest.mark.parametrize("version", VERSIONS[:-1])
 def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
     found = told_by(sys.executable, version, tmp_path)
     assert found.pop("python") == [platform.python_version()] * 3

@@ -140,7 +140,7 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(
 ):
     broker = {}
     if source == "kafka":
-        broker = {"BROKER": request.getfixturevalue("kafka"), "JARS": kafka.jars_of_spark()}
+        broker = {"BROKER": request.getfixturevalue("kafka"), **kafka.environment()}
         broker["TOPIC"] = "whole"
     whole = run(tmp_path / "whole", **broker, PRODUCE="1")
     for stop in kills:
@@ -157,7 +157,7 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(
 def test_a_topic_of_kafka_is_trained_on_and_the_next_driver_takes_what_came_since(
     tmp_path, request
 ):
-    broker = {"BROKER": request.getfixturevalue("kafka"), "JARS": kafka.jars_of_spark()}
+    broker = {"BROKER": request.getfixturevalue("kafka"), **kafka.environment()}
     broker["TOPIC"] = "rows"
     first = run(tmp_path, **broker, PRODUCE="1")
     # Five micro-batches of twenty rows, each of which makes steps of eight, eight and four.

@@ -13,7 +13,7 @@ import pytest
 
 if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from suite import maven, stores
+from suite import maven, sparks, stores
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "kafka"
 _JARS = {"broker": "kafka_2.13-4.1.1.jar", "spark": "spark-sql-kafka-*-4.1.3.jar"}
@@ -40,9 +40,10 @@ def fetch(folder=_FOLDER):
     return maven.fetch(pom, folder, _JARS)
 
 
-def jars_of_spark():
-    """Return what ``spark.jars`` needs for the source ``kafka``; Spark has the rest itself."""
-    return ",".join(str(jar) for jar in sorted((fetch() / "spark").glob("*.jar")))
+def environment():
+    """Return that of a driver which reads topics: its Spark, and the jars of the source."""
+    jars = ",".join(str(jar) for jar in sorted((fetch() / "spark").glob("*.jar")))
+    return {**sparks.with_connectors(), "JARS": jars}
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ["4.0.5", "4.1.4", "4.3.0"]
+#: The newest that Delta, Iceberg and Spark's source of Kafka are tried with: they have none newer.
+WITH_CONNECTORS = "4.1.4"
 
 
 def packages(folder, *requirements):
@@ -30,6 +32,12 @@ def packages(folder, *requirements):
 def spark(version):
     """Give where a version of pyspark lies."""
     return packages(f"pyspark/{version}", f"pyspark=={version}")
+
+
+def with_connectors():
+    """Give the environment of a process whose Spark the connectors are for."""
+    path = spark_of(WITH_CONNECTORS)
+    return {} if path is None else {"PYTHONPATH": str(path)}
 
 
 def spark_of(version):
