@@ -52,7 +52,7 @@ def test_the_script_of_the_readme_ends_with_its_error_and_not_with_sparks(tmp_pa
 
 
 def test_the_program_of_the_quick_start_does_what_it_says(tmp_path):
-    program = "\n".join(python_blocks("docs/quick-start.md"))
+    program = "\n".join(python_blocks("docs/step-by-step.md"))
     output = run_as_a_user(sys.executable, program, tmp_path)
     assert "spark (local-cluster[2,1,2048])" in output
     assert "\n[]\n" in output  # the ledger balances
