@@ -1,4 +1,4 @@
-"""The programs of the README and the quick start, run as a user who pastes them would."""
+"""The programs of the README and other pages, run as a user who pastes them would."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_script_of_the_readme_ends_with_its_error_and_not_with_sparks(tmp_pa
     assert "at org.apache.spark" not in done.stderr[done.stderr.index("Traceback") :]
 
 
-def test_the_program_of_the_quick_start_does_what_it_says(tmp_path):
+def test_the_program_of_the_steps_does_what_it_says(tmp_path):
     program = "\n".join(python_blocks("docs/step-by-step.md"))
     output = run_as_a_user(sys.executable, program, tmp_path)
     assert "spark (local-cluster[2,1,2048])" in output
