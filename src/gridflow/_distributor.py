@@ -112,7 +112,7 @@ class TensorflowDistributor:
         column.
     columns : dict of str to Padded, Ragged, Sparse or Keys, optional
         How arrays of any length, sparse vectors, and maps, become tensors:
-        ``{"tokens": Padded(128)}``; see ``docs/concepts.md``.
+        ``{"tokens": Padded(128)}``; see ``docs/rows.md``.
     job_dir : str or Path, optional
         Where logs, results and event files are put in the driver, a folder for each job. Default:
         a folder in the temporary folder.
