@@ -1,7 +1,7 @@
 """What restart policy, limit, deadline, clean-up, secrets and an evaluator mean on each target.
 
-docs/targets.md has the table; each of its cells is a case here. Controllers that can't run here are
-played from their source, which each stand-in names; `gridflow launch` is the real one.
+docs/job-files.md has the table; each of its cells is a case here. Controllers that can't run here
+are played from their source, which each stand-in names; `gridflow launch` is the real one.
 """
 
 from __future__ import annotations

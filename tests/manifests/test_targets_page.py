@@ -1,4 +1,4 @@
-"""What docs/targets.md says of the targets and the commands holds."""
+"""What docs/job-files.md and docs/targets.md say of the commands and the targets holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jobs import ROOT
 from gridflow.cli import main, make_parser
 from gridflow.deploy import TARGETS, explain, get_target, load_job, render
 
-PAGE = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+PAGES = ("job-files.md", "targets.md")
+PAGE = "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SECTIONS = dict(re.findall(r"^### `([\w-]+)`\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 #: The commands whose work ends in this process: they are run as they stand.
@@ -124,7 +125,7 @@ def test_yaml_and_python_on_the_page_are_right(folder):
         if kind == "yaml":
             assert yaml.safe_load(text)
         if kind == "python":
-            compile(text, "targets.md", "exec")
+            compile(text, "job-files.md", "exec")
     first = next(text for kind, text in BLOCKS if kind == "python")
     done = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, check=True)
     assert "kind: Job" in done.stdout
