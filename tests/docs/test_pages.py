@@ -149,6 +149,20 @@ def test_the_badges_are_true():
     )
 
 
+@pytest.mark.parametrize("name", ["road", "life", "ends"])
+def test_a_diagram_is_readable_on_dark_pages_and_without_seeing_it(name):
+    picture = ET.parse(ROOT / "docs" / f"{name}.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    _, _, width, height = map(float, picture.attrib["viewBox"].split())
+    background = picture.find(f"{svg}rect")
+    assert background.attrib["fill"] == "#ffffff"
+    assert width - float(background.attrib["width"]) == 2
+    assert height - float(background.attrib["height"]) == 2
+    assert picture.find(f"{svg}title").text
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in NAMES)
+    assert re.search(rf"!\[[^\]]{{40,}}\]\({name}\.svg\)", text)
+
+
 @pytest.mark.parametrize("name", gridflow.__all__)
 def test_every_public_name_is_there_and_documented(name):
     thing = getattr(gridflow, name)
