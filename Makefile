@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples demo test test-all quick lint conformance next matrix bench docs dist release clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples browser demo test test-all quick lint conformance next matrix bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -56,6 +56,9 @@ tables: .cache/.tables  ## Delta and Iceberg, for the test of materialized table
 	@$(PY) tests/suite/tables.py
 	@touch $@
 
+browser: setup  ## Chromium, for the tests of the site: Debian's, where there is none
+	@$(PY) tests/suite/browser.py
+
 # Java starts Spark with half of the work.
 classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once for all tests
 .cache/classes.jsa: tests/suite/classes.py .venv/.ready
@@ -68,10 +71,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
 AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
-test: torch examples jar sparks hadoop classes  ## every case of the suite; OPTIONS="--existed-at=d66a36b": those of then
+test: torch examples jar sparks hadoop classes browser .venv/.docs  ## every case of the suite; OPTIONS="--existed-at=d66a36b": those of then
 	$(PY) -m pytest $(AT_ONCE) $(OPTIONS)
 
-test-all: torch examples jar sparks pythons hadoop kafka tables classes  ## the same with all products in full, on all versions: for a release
+test-all: torch examples jar sparks pythons hadoop kafka tables classes browser .venv/.docs  ## the same with all products in full, on all versions: for a release
 	$(PY) -m pytest $(AT_ONCE) --all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing

@@ -28,6 +28,7 @@ _SHARED = {
 #: Files that stay together, as all of their tests share a fixture, or import TensorFlow here.
 _TOGETHER = {
     "connect/test_connect.py": "connect",
+    "docs/test_site.py": "site",
     "distribution/test_servers_on_spark.py": "servers on spark",
     "distribution/test_worker_records.py": "tensorflow",
     "feed/test_source.py": "tensorflow",
