@@ -31,6 +31,8 @@ class _Facts:
     changes: str = ""
 
 
+#: The class of Keras's lists of callbacks, which ``fit`` uses unchanged.
+LIST: Final = "CallbackList"
 _STOPS: Final = _Facts(changes="ends the training")
 _RATES: Final = _Facts(changes="sets the learning rate")
 _FACTS: Final[Mapping[str, _Facts]] = {
@@ -46,6 +48,17 @@ _FACTS: Final[Mapping[str, _Facts]] = {
 }
 #: tf_keras itself gives the others a different path on ranks other than the chief.
 _OF_TF_KERAS: Final = ("CSVLogger",)
+
+
+def flat(callbacks: Any) -> list[Any]:
+    """Return the callbacks that ``fit`` is given: one, nested lists of them, or Keras's list."""
+    if type(callbacks).__name__ == LIST:
+        callbacks = callbacks.callbacks
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, list | tuple):
+        return [each for one in callbacks for each in flat(one)]
+    return [callbacks]
 
 
 def refuse_on_chief_alone(callback: Any) -> None:

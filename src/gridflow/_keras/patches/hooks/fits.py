@@ -102,8 +102,7 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
 def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) -> None:
     """Check the callbacks of a fit before it starts."""
     given = bound.arguments.get("callbacks")
-    is_list = type(given).__name__ == "CallbackList"  # which Keras uses unchanged
-    callbacks = _flat(given.callbacks if is_list else given)  # type: ignore[union-attr]
+    callbacks = own_callbacks.flat(given)
     if own_callbacks.restores(callbacks) and any(
         isinstance(each, CheckpointAndResume) for each in callbacks
     ):
@@ -115,16 +114,9 @@ def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) 
     if together:
         runtime.stopping.begin()
         found = runtime.together.begin(callbacks, bound.arguments.get("initial_epoch", 0))
-        if not is_list and given is not None:
+        # Keras uses a list of its own class unchanged.
+        if type(given).__name__ != own_callbacks.LIST and given is not None:
             bound.arguments["callbacks"] = found
-
-
-def _flat(callbacks: Any) -> list[Any]:
-    if callbacks is None:
-        return []
-    if isinstance(callbacks, list | tuple):
-        return [each for one in callbacks for each in _flat(one)]
-    return [callbacks]
 
 
 def _told(name: str) -> Callable[..., Any]:

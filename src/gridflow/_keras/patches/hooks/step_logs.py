@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 
 import keras
+from gridflow._keras import own_callbacks
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
@@ -20,7 +21,7 @@ from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 _MULTI_WORKER: Final = tf.distribute.MultiWorkerMirroredStrategy
 #: Methods that get the logs of a step.
@@ -72,16 +73,6 @@ def _reads(callback: Any) -> bool:
     )
 
 
-def _flat(callbacks: Any) -> Iterable[Any]:
-    if callbacks is None:
-        return []
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return _flat(callbacks.callbacks)
-    if isinstance(callbacks, list | tuple):
-        return [each for one in callbacks for each in _flat(one)]
-    return [callbacks]
-
-
 def _is_for(model: Any) -> bool:
     """Return whether Keras averages the logs of a model's steps over several workers."""
     runtime = present()
@@ -103,9 +94,8 @@ def hook() -> Hook:
             return original(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
-        reads = given.arguments["verbose"] != 0 or any(
-            map(_reads, _flat(given.arguments["callbacks"]))
-        )
+        callbacks = own_callbacks.flat(given.arguments["callbacks"])
+        reads = given.arguments["verbose"] != 0 or any(map(_reads, callbacks))
         # If one rank looks, all take part in the averages.
         looking = self.distribute_strategy.reduce("SUM", tf.constant(float(reads)), axis=None)
         vars(self)[_OWN] = not looking  # bypasses Keras's __setattr__
