@@ -148,7 +148,8 @@ class WholeJob:
             After `cancel`.
         """
         watcher = threading.Thread(target=self._watch, name=f"{self._tag}-watch", daemon=True)
-        self._spark.registerProgressHandler(self._take_note)
+        handler: Any = self._take_note  # Spark takes functions, though its types name a class
+        self._spark.registerProgressHandler(handler)
         tag_this_thread(self._spark, self._tag)
         watcher.start()
         try:
@@ -172,7 +173,7 @@ class WholeJob:
         finally:
             self._ended.set()
             forget_tag(self._spark, self._tag)
-            self._spark.removeProgressHandler(self._take_note)
+            self._spark.removeProgressHandler(handler)
             watcher.join()
 
     @property
