@@ -101,6 +101,9 @@ docs: .venv/.docs  ## the documentation as a site in build/site, every link chec
 	@PATH=$$PATH:$$PWD/.tools/bin uv pip install --quiet --python $(PY) --group docs
 	@touch $@
 
+docs-release: .venv/.docs  ## the site of a release, beside earlier ones in the branch gh-pages: make docs-release VERSION=0.2.0
+	@$(PY) scripts/docs_release.py $(or $(VERSION),$(error which one? make docs-release VERSION=0.2.0))
+
 dist: setup  ## wheel, sdist, bill of materials and sums of a release, built twice and tried on each Python
 	$(PY) scripts/dist.py $(OPTIONS)
 

@@ -135,6 +135,7 @@ def main():
             git("reset", "--quiet", "--hard", before)
     branch = git("branch", "--show-current")
     print(f"Tagged {tag}. To publish it: git push origin {branch} {tag}, then upload dist/.")
+    print(f"Its documentation: make docs-release VERSION={given.version}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -274,3 +275,66 @@ def test_other_fonts_are_no_difference_but_what_is_broken(
         page.goto(f"{site}/index.html")
         taken = picture(page, tmp_path / "taken.png")
     assert (difference(taken, REFERENCES / f"{window}-{scheme}.png") > TOLERANCE) == is_seen
+
+
+def git(folder, *words):
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True)
+
+
+@pytest.fixture
+def released(tmp_path):
+    """Return a repository with this one's settings and a single page, and two releases."""
+    folder = tmp_path / "clone"
+    for name in ("scripts", "docs/assets"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
+    (folder / "mkdocs.yml").write_text(f"{settings}\n")
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    git(folder, "config", "user.name", "Tester")
+    git(folder, "config", "user.email", "tester@example.org")
+    for version in ("1.0.0", "1.1.0"):
+        (folder / "docs" / "index.md").write_text(f"# What {version} does\n")
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", version)
+        git(folder, "tag", f"v{version}")
+    return folder
+
+
+def release_docs(folder, version):
+    """Run ``make docs-release`` in a repository."""
+    return subprocess.run(
+        [sys.executable, folder / "scripts" / "docs_release.py", version],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.slow
+def test_each_release_keeps_its_site_and_the_menu_has_all(browser, released, tmp_path):
+    if importlib.util.find_spec("mike") is None:
+        unavailable("mike isn't installed; 'make docs' installs it")
+    for version in ("1.1.0", "1.0.0"):
+        done = release_docs(released, version)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "1.1.0 [latest]" in done.stdout
+    assert git(released, "status", "--porcelain").stdout == ""
+    assert git(released, "worktree", "list").stdout.count("\n") == 1
+    git(released, "worktree", "add", "--quiet", str(tmp_path / "pages"), "gh-pages")
+    with served(tmp_path / "pages") as address, opened(browser, "wide") as page:
+        assert visit(page, f"{address}/index.html") == []
+        page.wait_for_url(f"{address}/latest/")
+        assert page.locator("h1").inner_text().startswith("What 1.1.0 does")
+        page.locator(".md-version__current").hover(force=True)  # its list covers it
+        page.locator(".md-version__link", has_text="1.0.0").click()
+        page.wait_for_url(f"{address}/1.0.0/**")
+        assert page.locator("h1").inner_text().startswith("What 1.0.0 does")
+
+
+@pytest.mark.slow
+def test_a_version_that_was_never_released_has_no_site(released):
+    done = release_docs(released, "2.0.0")
+    assert done.returncode == 1
+    assert "no tag v2.0.0" in done.stderr
+    assert "released: 1.0.0, 1.1.0" in done.stderr
