@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from gridflow.ml.estimator.summary import KerasTrainingSummary
     from gridflow.ml.model import TrainedModel
+
+#: Since Spark 4.2, pandas UDFs take a file's columns as they are, and fail if a vector is among
+#: them, also one that they don't use: "UNSUPPORTED_DATATYPE".
+_TAKES_COLUMNS: Final = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 @with_accessors
@@ -94,6 +98,7 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
             custom_objects=self.given("customObjects"),
             safe_mode=self.getOrDefault("safeMode"),
         )
+        _let_vectors_pass(dataset)
         predicted = predict(**self._inputs(dataset, features))
         if self._classifies:
             return self._classified(dataset, predicted)
@@ -195,6 +200,14 @@ def _evaluable(column: Column, kind: Any) -> Column:
     from pyspark.sql.types import FloatType
 
     return column.cast("double") if isinstance(kind, FloatType) else column
+
+
+def _let_vectors_pass(dataset: DataFrame) -> None:
+    """Turn the session's `_TAKES_COLUMNS` off if a column has a type such as a vector."""
+    from pyspark.sql.types import UserDefinedType
+
+    if any(isinstance(each.dataType, UserDefinedType) for each in dataset.schema):
+        dataset.sparkSession.conf.set(_TAKES_COLUMNS, "false")
 
 
 def _input(
