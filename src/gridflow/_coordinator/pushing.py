@@ -123,7 +123,8 @@ class Pushing:
                 "checkpoint_location= and trigger= are only for a streaming DataFrame; got "
                 f"{type(rows).__name__}. Leave them out."
             )
-        if hasattr(rows, "foreachRDD"):
+        # A DataFrame of Spark Connect takes any name for a column.
+        if hasattr(rows, "foreachRDD") and not hasattr(rows, "mapInArrow"):
             rows.foreachRDD(lambda rdd: self.feed(rdd, columns=columns, epochs=epochs))
             return 0
         taken = 0

@@ -41,7 +41,8 @@ def feed(
 
     Columns in `kept` are pushed whatever their type, as the agents handle them.
     """
-    if hasattr(rows, "mapPartitionsWithIndex"):
+    # A DataFrame of Spark Connect takes any name for a column.
+    if hasattr(rows, "mapPartitionsWithIndex") and not hasattr(rows, "mapInArrow"):
         return _feed_rdd(spark, destination, rows, columns, has_ended)
     (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
     if columns is not None:
