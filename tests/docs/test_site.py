@@ -108,9 +108,14 @@ def opened(browser, window, scheme="light"):
 def visit(page, address):
     """Open an address; return what went wrong with it."""
     wrong = []
+
+    def failed(request):
+        if "ERR_ABORTED" not in request.failure:  # as of a page that leads to another at once
+            wrong.append(f"not loaded: {request.url}")
+
     page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: wrong.append(f"not loaded: {request.url}"))
+    page.on("requestfailed", failed)
     page.goto(address)
     page.evaluate("document.fonts.ready")
     wrong += page.evaluate("""async () => {
