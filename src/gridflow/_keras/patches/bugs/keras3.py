@@ -167,11 +167,11 @@ def _mean_over_workers(strategy: Any, values: Any) -> Any:
     if not here:
         return values
     flat = tf.concat([tf.reshape(value, [-1]) for value in here], axis=0)
-    replicas = len(locals_[0])
-    if replicas > 1 and not step_logs.are_own():
-        flat = strategy.run(tf.identity, args=(flat,))
-    mean = flat if step_logs.are_own() else strategy.reduce("MEAN", flat, axis=None)
-    parts = tf.split(mean, [tf.size(value) for value in here], num=len(here))
+    if not step_logs.are_own():
+        if len(locals_[0]) > 1:
+            flat = strategy.run(tf.identity, args=(flat,))
+        flat = strategy.reduce("MEAN", flat, axis=None)
+    parts = tf.split(flat, [tf.size(value) for value in here], num=len(here))
     for index, value, part, local in zip(numbers, here, parts, locals_, strict=True):
         shaped = tf.ensure_shape(tf.reshape(part, tf.shape(value)), value.shape)
         leaves[index] = tf.cast(shaped, local[0].dtype)
