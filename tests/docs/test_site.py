@@ -292,6 +292,7 @@ def released(tmp_path):
     folder = tmp_path / "clone"
     for name in ("scripts", "docs/assets"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".gitignore", folder)
     settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
     (folder / "mkdocs.yml").write_text(f"{settings}\n")
     git(folder, "init", "--quiet", "--initial-branch", "main")
