@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from gridflow._feed.ingest.dataframes import is_dataframe
 from gridflow._feed.push import STREAM
 from gridflow._spec import strategies
 from gridflow._spec.option_checks import seconds, whole_number
@@ -123,8 +124,7 @@ class Pushing:
                 "checkpoint_location= and trigger= are only for a streaming DataFrame; got "
                 f"{type(rows).__name__}. Leave them out."
             )
-        # A DataFrame of Spark Connect takes any name for a column.
-        if hasattr(rows, "foreachRDD") and not hasattr(rows, "mapInArrow"):
+        if hasattr(rows, "foreachRDD") and not is_dataframe(rows):
             rows.foreachRDD(lambda rdd: self.feed(rdd, columns=columns, epochs=epochs))
             return 0
         taken = 0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.ingest.partitions import Repartition
 
-__all__ = ["Tags", "check", "plain_frame", "stage_frame"]
+__all__ = ["Tags", "check", "is_dataframe", "plain_frame", "stage_frame"]
 
 #: Prefix of the feed's own column names.
 _RESERVED: Final = "__gridflow_"
@@ -82,6 +82,14 @@ class Tags(RankRows):
                 self.datasets[number],
                 pa.RecordBatch.from_arrays(selected.columns, names=list(own)),
             )
+
+
+def is_dataframe(rows: object) -> bool:
+    """Return whether this is a DataFrame, of classic Spark or Spark Connect, streaming or not.
+
+    No other attribute tells: a DataFrame of Spark Connect takes any name for a column.
+    """
+    return hasattr(rows, "mapInArrow")
 
 
 def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:

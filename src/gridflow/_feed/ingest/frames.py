@@ -108,7 +108,7 @@ def _as_frame(
     if isinstance(rows, Materialized):
         rows.check()
         return rows.read(spark)
-    if hasattr(rows, "mapInArrow"):
+    if dataframes.is_dataframe(rows):
         if rows.isStreaming:
             raise InvalidArgument(
                 f"dataset {name!r} is a streaming DataFrame, which never ends, but a run needs all "

@@ -41,8 +41,7 @@ def feed(
 
     Columns in `kept` are pushed whatever their type, as the agents handle them.
     """
-    # A DataFrame of Spark Connect takes any name for a column.
-    if hasattr(rows, "mapPartitionsWithIndex") and not hasattr(rows, "mapInArrow"):
+    if hasattr(rows, "mapPartitionsWithIndex") and not dataframes.is_dataframe(rows):
         return _feed_rdd(spark, destination, rows, columns, has_ended)
     (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
     if columns is not None:
@@ -88,8 +87,9 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    if not hasattr(rows, "mapInArrow") or rows.isStreaming:
-        what = "a streaming DataFrame" if hasattr(rows, "mapInArrow") else type(rows).__name__
+    is_frame = dataframes.is_dataframe(rows)
+    if not is_frame or rows.isStreaming:
+        what = "a streaming DataFrame" if is_frame else type(rows).__name__
         raise InvalidArgument(
             f"infer() needs a DataFrame that isn't streaming; got {what}. For a stream, use it "
             "on each batch: "
