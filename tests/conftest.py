@@ -188,3 +188,15 @@ def no_leaks(request, scratch):
     found = left()
     _known_leaks.update(found)
     assert found == []
+
+
+@pytest.fixture
+def printed(capfd):
+    """Call gridflow; return the exit code, standard output and standard error."""
+    from gridflow.cli import main
+
+    def call(*words):
+        code = main(words)
+        return (code, *capfd.readouterr())
+
+    return call

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parent / "manifests"))
 from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
 
 from gridflow._spec.exits import Exit
-from gridflow.cli import main
 from gridflow.deploy import TARGETS
 from suite.disk import files_of_at_most
 
@@ -36,18 +35,6 @@ def job(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
     return str(path)
-
-
-@pytest.fixture
-def printed(capfd):
-    """Call gridflow; return the exit code, standard output and standard error."""
-
-    def call(*words):
-        code = main(words)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_targets_lists_them_all(printed):

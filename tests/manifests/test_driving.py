@@ -11,7 +11,6 @@ import pytest
 from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
-from gridflow.cli import main
 from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import components, state_of
@@ -45,15 +44,6 @@ def server(tmp_path, monkeypatch):
         monkeypatch.setitem(KubectlDriver.__init__.__kwdefaults__, "poll", 0.1)
         yield stand_in
         stand_in.closing.set()
-
-
-@pytest.fixture
-def printed(capfd):
-    def call(*words):
-        code = main(words)
-        return (code, *capfd.readouterr())
-
-    return call
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from standin import serving
 from swarm_engine import SwarmEngine, has_docker, until
 
 from gridflow._spec.exits import Exit
-from gridflow.cli import main
 from gridflow.deploy import (
     Credentials,
     JobError,
@@ -69,15 +68,6 @@ def engine(tmp_path, monkeypatch):
         monkeypatch.setitem(swarm.SwarmDriver.__init__.__kwdefaults__, "poll", 0.1)
         yield stand_in
         stand_in.end()
-
-
-@pytest.fixture
-def printed(capfd):
-    def call(*words):
-        code = main(words)
-        return (code, *capfd.readouterr())
-
-    return call
 
 
 def stack(**changes):
