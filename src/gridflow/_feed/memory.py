@@ -18,6 +18,8 @@ __all__ = ["aligned_empty", "is_own", "keep_freed"]
 #: Of glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+#: From this size on, blocks come from malloc.
+_LARGE: Final = 1 << 20
 #: glibc's maximum: larger blocks come from the system and are returned to it at once.
 _LARGEST: Final = 32 << 20
 #: Unused bytes allowed at the end of a heap.
@@ -47,13 +49,16 @@ def keep_freed() -> bool:
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     """Return an uninitialised array that begins at a multiple of 64 bytes.
 
-    The memory is Arrow's, whose pool keeps what was freed: TensorFlow tells malloc to give memory
-    back at once, and the page faults of fresh memory would cost more than the copy itself.
+    What was freed is kept for reuse: the page faults of fresh memory would cost more than the copy
+    itself. Arrow's pool, whose threads don't wait for one another, does so only for small blocks
+    when they are freed by another thread, as TensorFlow's are.
     """
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or not size:
         return np.empty(shape, dtype)
-    return np.frombuffer(pa.allocate_buffer(size), np.uint8).view(dtype).reshape(shape)
+    is_large = size >= _LARGE and keep_freed()
+    buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool() if is_large else None)
+    return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape)
 
 
 def is_own(array: np.ndarray) -> bool:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: tasks isn't an error.
 _REGISTRATION_SECONDS: Final = 30.0
 _SETTLE_SECONDS: Final = 4.0
-#: The same for executors requested from YARN or Kubernetes, initially or in place of a dead one: a
-#: node may have to unpack an environment.
+#: The same for executors that are certain to be started, initially or in place of a dead one: of a
+#: local cluster, or requested from YARN or Kubernetes. A node may have to unpack an environment.
 _ASKED_SECONDS: Final = 120.0
 _MOST_EXECUTORS: Final = "spark.dynamicAllocation.maxExecutors"
 _ROOM_SECONDS: Final = 14.0
@@ -263,11 +263,11 @@ def wait_for_slots(
         return can_be if can_be is not None and can_be < num_tasks else None
     most = slots_of_master(setting("spark.master", ""), int(setting("spark.task.cpus", "1")))
     asked = slots_asked_for(setting, slots_per_executor(setting) or 1)
+    if most is not None:  # a local cluster restarts an executor that died
+        asked = most
     patience = max(_REGISTRATION_SECONDS - _seconds_up(spark), _SETTLE_SECONDS)
     if asked >= num_tasks:
         patience = max(patience, _ASKED_SECONDS)
-    elif most is not None:  # a local cluster restarts an executor that died
-        asked, patience = most, max(patience, _REGISTRATION_SECONDS)
     give_up = time.monotonic() + min(patience, start_timeout)
     slots = task_slots(spark, profile)
     if slots is not None and slots < num_tasks:
