@@ -20,6 +20,15 @@ PAGES = ("job-files.md", "targets.md")
 PAGE = "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SECTIONS = dict(re.findall(r"^### `([\w-]+)`\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+#: The tests of the columns of the table of meanings, by how their names begin.
+COLUMNS = (
+    "test_restart_policy",
+    "test_restart_limit",
+    "test_deadline",
+    "test_clean_up",
+    "test_secrets",
+    "test_evaluator",
+)
 #: The commands whose work ends in this process: they are run as they stand.
 PURE = ("targets", "init", "explain", "render", "validate")
 
@@ -83,8 +92,9 @@ def test_each_cell_of_the_table_of_meanings_has_its_test():
     cells = {name: row.split("|") for name, row in rows if row.count("|") == 5}
     trains = [name for name in TARGETS if "command" in get_target(name).needs]
     assert list(cells) == trains
-    names = re.search(r"^\| the tests \|(.*)\|$", PAGE, re.MULTILINE).group(1)
-    for column in re.findall(r"`(test_\w+)…?`", names):
+    titles = re.search(r"^\| target \|(.*)\|$", PAGE, re.MULTILINE).group(1).split("|")
+    for title, column in zip(titles, COLUMNS, strict=True):
+        assert title.strip(" `").split(".")[0] in column
         tests = [getattr(test_meanings, n) for n in dir(test_meanings) if n.startswith(column)]
         marks = [mark for test in tests for mark in getattr(test, "pytestmark", ())]
         assert sorted(name for mark in marks for name in mark.args[1]) == sorted(trains), column
