@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gridflow.ml.estimator.summary import KerasTrainingSummary
     from gridflow.ml.model import TrainedModel
 
-#: Since Spark 4.2, pandas UDFs take a file's columns as they are, and fail if a vector is among
-#: them, also one that they don't use: "UNSUPPORTED_DATATYPE".
+#: Since Spark 4.2, Python UDFs on Arrow take a file's columns as they are, and fail if a vector is
+#: among them, also one that they don't use: "UNSUPPORTED_DATATYPE".
 _TAKES_COLUMNS: Final = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
