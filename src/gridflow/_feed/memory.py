@@ -18,7 +18,7 @@ __all__ = ["aligned_empty", "is_own", "keep_freed"]
 #: Of glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-#: From this size on, blocks come from malloc.
+#: From this size on, blocks come from malloc, if it keeps them.
 _LARGE: Final = 1 << 20
 #: glibc's maximum: larger blocks come from the system and are returned to it at once.
 _LARGEST: Final = 32 << 20
@@ -56,8 +56,8 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or not size:
         return np.empty(shape, dtype)
-    is_large = size >= _LARGE and keep_freed()
-    buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool() if is_large else None)
+    is_kept = _LARGE <= size < _LARGEST and keep_freed()
+    buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool() if is_kept else None)
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape)
 
 
