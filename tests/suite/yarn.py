@@ -259,6 +259,8 @@ def _node(folder, host, ports):
         "yarn.nodemanager.vmem-check-enabled": "false",
         "yarn.nodemanager.container-monitor.interval-ms": "500",
         "yarn.nodemanager.disk-health-checker.enable": "false",
+        # By default a disk of which a tenth is left counts as full, even where that is 25 GB.
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
         "yarn.nodemanager.env-whitelist": "JAVA_HOME,JDK_JAVA_OPTIONS,PATH,LANG",
         "yarn.nodemanager.delete.debug-delay-sec": "0",
     }
