@@ -23,7 +23,7 @@ def model_of(keras, kind):
         body = [
             keras.Input((None,), dtype="int32"),
             layers.Embedding(9, 4),
-            layers.Conv1D(3, 4, activation="relu"),
+            layers.Conv1D(3, 4, activation="relu", dtype="float64"),
         ]
         head = [layers.GlobalMaxPooling1D(), layers.Dense(1)]
     else:

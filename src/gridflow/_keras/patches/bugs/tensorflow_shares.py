@@ -71,6 +71,7 @@ def sum_gradients(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> list[tuple[
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     pairs = list(pairs)
+    add_up = functools.partial(_by_type, add_up)
     part = shares.current()
     if part is None or replicas == 1:
         return list(add_up(_times(pairs, 1.0 / replicas) if own_steps.is_active() else pairs))
@@ -157,6 +158,21 @@ def _in_type(wire: Any, add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> Pairs
         parts = tf.split(tf.cast(flat, tf.float32), sizes)
         for place, grad, each in zip(narrow, grads, parts, strict=True):
             sums[place] = tf.reshape(each, grad.shape), sums[place][1]
+    return sums
+
+
+def _by_type(add_up: Callable[[Pairs], Pairs], pairs: Pairs) -> Pairs:
+    """Return the sums of pairs, one type at a time: TensorFlow packs what it gets at once."""
+    sums = list(pairs)
+    types = list(dict.fromkeys(grad.dtype for grad, _ in pairs if grad is not None))
+    if len(types) <= 1:
+        return add_up(sums)
+    for dtype in types:
+        # Missing gradients go with the first type, because Keras warns about them.
+        kinds = (dtype, None) if dtype == types[0] else (dtype,)
+        places = [p for p, (grad, _) in enumerate(pairs) if getattr(grad, "dtype", None) in kinds]
+        for place, found in zip(places, add_up([pairs[p] for p in places]), strict=True):
+            sums[place] = found
     return sums
 
 
