@@ -9,7 +9,7 @@ import pytest
 from ranks import run_job
 
 #: Sizes of the batches of each rank.
-SIZES = ((4, 4, 3), (4,))
+SIZES = ((4, 4, 3), (3,))
 FLAVOURS = ("keras", "tf_keras")
 MODELS = ("images", "synchronized", "texts")
 

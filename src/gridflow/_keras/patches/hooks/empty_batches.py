@@ -127,7 +127,12 @@ def moments_of_rows(
     inputs: Any,
     mask: Any,
 ) -> tuple[Any, ...]:
-    """Return moments over all replicas, without the row of a replica that has no others.
+    """Return moments over all replicas, of which each counts with its rows.
+
+    The row of a replica that has no others is left out. Gradients of a replica's loss, a mean over
+    its rows, reach the inputs of the others, where they are weighted by the rows there
+    (`gridflow._keras.patches.bugs.shares`), not by those that they come from. So they are weighted
+    here, on their way.
 
     Parameters
     ----------
@@ -137,11 +142,23 @@ def moments_of_rows(
     inputs, mask : tensor
         Those of a layer; the mask may be None.
     """
-    has_rows = part.rows > 0
-    rows = tf.where(has_rows, tf.shape(inputs)[0], 0)
-    found = moments(inputs[:rows], None if mask is None else mask[:rows])
-    # What that row makes of them mustn't be felt by the others, either.
-    return tuple(tf.where(has_rows, each, tf.stop_gradient(each)) for each in found)
+    # Times the rows, gradients of half precision could overflow.
+    wide = tf.cast(inputs, tf.float32) if inputs.dtype == tf.float16 else inputs
+    if inputs.shape[0] is None:  # otherwise it has rows
+        rows = tf.where(part.rows > 0, tf.shape(inputs)[0], 0)
+        wide, mask = wide[:rows], None if mask is None else mask[:rows]
+    wide = _with_gradient_times(wide, tf.math.reciprocal_no_nan(part.rows))
+    found = moments(wide, mask)
+    return tuple(tf.cast(_with_gradient_times(each, part.rows), inputs.dtype) for each in found)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _with_gradient_times(value: Any, factor: Any) -> Any:
+    def gradient(upstream: Any) -> Any:
+        # What a row that only stands for rows makes of them may be no number.
+        return tf.math.multiply_no_nan(upstream, tf.cast(factor, upstream.dtype)), None
+
+    return tf.identity(value), gradient
 
 
 def _may_be_empty(model: Any) -> bool:

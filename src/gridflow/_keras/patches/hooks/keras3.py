@@ -123,11 +123,11 @@ def _leave_statistics() -> None:
 
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
         part = shares.current()
-        if part is None or inputs.shape[0] is not None:
-            return original(self, inputs, mask)
-        if self.synchronized:
+        if part is not None and self.synchronized:
             own = functools.partial(original, self)
             return empty_batches.moments_of_rows(part, own, inputs, mask)
+        if part is None or inputs.shape[0] is not None:
+            return original(self, inputs, mask)
         found = original(self, inputs, mask)
         kept = (self.moving_mean, self.moving_variance)
         return tuple(
