@@ -11,7 +11,7 @@ from ranks import run_job
 #: Sizes of the batches of each rank.
 SIZES = ((4, 4, 3), (3,))
 FLAVOURS = ("keras", "tf_keras")
-MODELS = ("images", "synchronized", "texts")
+MODELS = ("images", "synchronized", "eager", "texts")
 
 
 def model_of(keras, kind):
@@ -29,11 +29,13 @@ def model_of(keras, kind):
     else:
         body = [keras.Input((8, 8, 2)), layers.Conv2D(3, 3, activation="relu")]
         # The statistics of one replica's rows aren't those of all.
-        if kind == "synchronized":
+        if kind != "images":
             body.append(layers.BatchNormalization(momentum=0.5, synchronized=True))
     model = keras.Sequential([*body, *head])
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.02), loss, metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.Adam(0.02), loss, metrics=["accuracy"], run_eagerly=kind == "eager"
+    )
     return model
 
 

@@ -144,12 +144,17 @@ def moments_of_rows(
     """
     # Times the rows, gradients of half precision could overflow.
     wide = tf.cast(inputs, tf.float32) if inputs.dtype == tf.float16 else inputs
-    if inputs.shape[0] is None:  # otherwise it has rows
+    if may_stand_for_rows(inputs):
         rows = tf.where(part.rows > 0, tf.shape(inputs)[0], 0)
         wide, mask = wide[:rows], None if mask is None else mask[:rows]
     wide = _with_gradient_times(wide, tf.math.reciprocal_no_nan(part.rows))
     found = moments(wide, mask)
     return tuple(tf.cast(_with_gradient_times(each, part.rows), inputs.dtype) for each in found)
+
+
+def may_stand_for_rows(inputs: Any) -> bool:
+    """Return whether a row may only stand for rows: what is traced for a known number has them."""
+    return inputs.shape[0] is None or tf.executing_eagerly()
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -201,7 +206,7 @@ def _with_row(tensor: Any, part: shares.ReplicaPart, rows: Any) -> Any:
     # Without rows to add this copies nothing.
     more = [rows, *(_missing(tensor, axis, part, rows) for axis in range(1, tensor.shape.rank))]
     filled = tf.pad(tensor, tf.stack([tf.zeros_like(more), more], axis=1))
-    return tf.ensure_shape(filled, tensor.shape)
+    return tf.ensure_shape(filled, [None, *tensor.shape[1:]])  # eagerly, the batch had no row
 
 
 def _missing(tensor: Any, axis: int, part: shares.ReplicaPart, rows: Any) -> Any:

@@ -126,7 +126,7 @@ def _leave_statistics() -> None:
         if part is not None and self.synchronized:
             own = functools.partial(original, self)
             return empty_batches.moments_of_rows(part, own, inputs, mask)
-        if part is None or inputs.shape[0] is not None:
+        if part is None or not empty_batches.may_stand_for_rows(inputs):
             return original(self, inputs, mask)
         found = original(self, inputs, mask)
         kept = (self.moving_mean, self.moving_variance)
