@@ -28,6 +28,8 @@ _HEADER: Final = struct.Struct("<QQ8sQ")
 _SMALL: Final = 2048
 #: Bytes that a rank shares at a time; they stay in the processor's cache.
 _PIECE: Final = 1 << 20
+#: Instead of the offset: all ranks are about to share more memory.
+_ROOM: Final = 2**64 - 1
 #: Up to this many ranks, each rank adds everything; more ranks share the work in a second round.
 _FEW: Final = 4
 
@@ -141,7 +143,7 @@ class HostGroup:
     def _sum_shared(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
         # Hosts agree on the whole array at once, so that its pieces can be pipelined.
         most = max(1, _PIECE // mine.itemsize) if self._hosts == 1 else max(1, len(mine))
-        self._make_room(min(most, len(mine)) * mine.itemsize)
+        self._make_room(mine, min(most, len(mine)) * mine.itemsize)
         for number, start in enumerate(range(0, max(1, len(mine)), most)):
             self._sum_piece(mine[start : start + most], out[start : start + most], number)
 
@@ -172,10 +174,11 @@ class HostGroup:
         start = (self._side * (len(self._ranks) + 1) + place) * self._room
         return self._memory[start : start + like.nbytes].view(like.dtype)
 
-    def _make_room(self, need: int) -> None:
+    def _make_room(self, mine: np.ndarray[Any, Any], need: int) -> None:
         """Share more memory, if a rank's part needs more than there is."""
         if need <= self._room:
             return
+        self._meet(mine, _ROOM)  # a rank in another operation would take the memory for its end
         room = -(-max(need, _PIECE) // mmap.PAGESIZE) * mmap.PAGESIZE
         size = 2 * (len(self._ranks) + 1) * room
         if self._me == 0:
@@ -185,13 +188,11 @@ class HostGroup:
                 socket.send_fds(link, [b"m"], [descriptor])
         else:
             rank, link = self._links[0]
-            told, descriptors, _, _ = socket.recv_fds(link, 1, 1)
-            if told != b"m" or not descriptors:
-                raise self._gone(rank) if not told else RanksDiffer(_DIFFER.format(rank=rank))
+            _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+            if not descriptors:
+                raise self._gone(rank)
             (descriptor,) = descriptors
         try:
-            if os.fstat(descriptor).st_size != size:
-                raise RanksDiffer(_DIFFER.format(rank=self._ranks[0]))
             self._memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         finally:
             os.close(descriptor)
