@@ -209,6 +209,27 @@ def test_a_step_of_ones_own(no_leaks):
     np.testing.assert_array_equal(first[0], second[0])
 
 
+def test_what_becomes_trainable_starts_without_momentum():
+    import keras
+    from gridflow._keras.patches.hooks.local_steps import Averages
+
+    model = make_model(keras, "sgd")
+    options = LocalSteps(sync_every=1, outer_learning_rate=1.0, outer_momentum=0.5)
+    averages = Averages(model, options)
+    first, second = (layer.bias for layer in model.layers)
+
+    def step(_):
+        for weight in model.trainable_variables:
+            weight.assign_sub(keras.ops.ones(weight.shape))
+
+    model.layers[0].trainable = False
+    averages.make_step(step, None)
+    model.layers[0].trainable = True
+    averages.make_step(step, None)
+    np.testing.assert_allclose(first, [-1.5] * 8)  # a step, and half of its velocity
+    np.testing.assert_allclose(second, [-1.5 - 1.75])
+
+
 def unequal(ctx):
     import keras
 

@@ -40,9 +40,10 @@ class Averages:
         self._steps = 0
         #: How many steps had been made at the last average.
         self._averaged = 0
-        #: The trainable variables at the last average, and how fast they moved.
+        #: The trainable variables at the last average, and how fast they moved, by identity: others
+        #: may be trainable in the next fit.
         self._anchors: list[Any] = []
-        self._velocities: list[Any] = []
+        self._velocities: dict[int, Any] = {}
         self._known: tuple[list[int], Any] = ([], None)
 
     @property
@@ -79,12 +80,16 @@ class Averages:
 
     def arrays(self) -> list[np.ndarray]:
         """Return what a checkpoint needs, after an average."""
-        return [np.array(self._steps), *(np.array(each) for each in self._velocities)]
+        known = self._velocities and self._velocities_of(self._model.trainable_variables)
+        return [np.array(self._steps), *map(np.array, known)]
 
     def restore(self, arrays: Sequence[np.ndarray]) -> None:
         """Continue where a checkpoint was made."""
         self._steps = self._averaged = int(arrays[0])
-        self._velocities = [tf.constant(each) for each in arrays[1:]]
+        weights = self._model.trainable_variables if arrays[1:] else []
+        self._velocities = {
+            id(weight): tf.constant(each) for weight, each in zip(weights, arrays[1:], strict=True)
+        }
 
     def _variables(self) -> list[Any]:
         """Return what steps change: weights first, moving statistics, the optimizer's state.
@@ -111,13 +116,19 @@ class Averages:
             )
         return means
 
+    def _velocities_of(self, weights: list[Any]) -> list[Any]:
+        known = self._velocities
+        return [known[id(w)] if id(w) in known else tf.zeros(w.shape, w.dtype) for w in weights]
+
     def _moved(self, means: list[Any]) -> list[Any]:
         """Return the weights between the last average and the new one."""
         rate, momentum = self._options.outer_learning_rate, self._options.outer_momentum
+        weights = self._model.trainable_variables
         moves = [old - new for old, new in zip(self._anchors, means, strict=True)]
-        before = self._velocities or [tf.zeros_like(each) for each in moves]
-        self._velocities = [momentum * old + new for old, new in zip(before, moves, strict=True)]
-        steps = zip(self._anchors, moves, self._velocities, strict=True)
+        before = self._velocities_of(weights)
+        velocities = [momentum * old + new for old, new in zip(before, moves, strict=True)]
+        self._velocities = dict(zip(map(id, weights), velocities, strict=True))
+        steps = zip(self._anchors, moves, velocities, strict=True)
         return [old - rate * (move + momentum * velocity) for old, move, velocity in steps]
 
 
