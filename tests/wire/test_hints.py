@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from gridflow._wire.hints import hint_for
@@ -18,6 +20,26 @@ def test_ranks_in_different_operations_are_no_echo_of_one_that_is_gone():
         assert not is_echo
         assert "ctx.broadcast(value)" in hint
     assert hint_for("AbortedError", "Collective ops is aborted by: Socket closed") == ("", True)
+
+
+def test_an_abort_of_gloo_is_told_from_its_greeting():
+    greeting = (
+        "[Gloo] Rank 1 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"
+    )
+    apart = (
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at external/gloo/gloo/transport/tcp/pair.cc:459] "
+        "op.preamble.length <= op.nbytes. 48 vs 4. Received data size doesn't match expected size. "
+        "Is there a distributed collective mismatch in your code?"
+    )
+    hint, is_echo = hint_for("", f"{greeting}\n{apart}", -signal.SIGABRT)
+    assert not is_echo
+    assert "ctx.broadcast(value)" in hint
+    hint, is_echo = hint_for("", f"{greeting}\nterminate called", -signal.SIGABRT)
+    assert not is_echo
+    assert "native code aborted" in hint
+    lost = "[gloo/transport/tcp/pair.cc:545] Connection closed by peer [127.0.0.1]:9644"
+    assert hint_for("", f"{greeting}\n{lost}", -signal.SIGABRT) == ("", True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ _ECHOES: Final = re.compile(
     r"|connection reset by peer|socket closed|collective ops is aborted|barrier.*(failed|timed out)"
     r"|failed to connect to all addresses|connection refused"
     r"|/job:\w+/replica.*(heartbeat|shut ?down)"
-    r"|peer .* (closed|lost)|connection closed by peer|gloo.*(connection|peer|time(d )?out)"
+    r"|peer .* (closed|lost)|connection closed by peer"
+    r"|gloo(?!\] rank \d+ is connected).*(connection|peer|time(d )?out)"  # not its greeting
     r"|distributedstoreerror|the graph couldn't be sorted.*cancel",
     re.IGNORECASE,
 )
@@ -45,7 +46,8 @@ _RAISED_BELOW: Final = re.compile(
 _APART: Final = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"
     r"|different collective operations"
-    r"|Inconsistent output shapes, got",
+    r"|Inconsistent output shapes, got"
+    r"|Is there a distributed collective mismatch",  # Gloo, for JAX and torch
     re.IGNORECASE,
 )
 _APART_HINT: Final = (
@@ -115,9 +117,9 @@ def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tu
     exit_code : int or None
         The exit code; minus the signal's number if the process was killed.
     """
-    if exception_type and _APART.search(text):
-        return _APART_HINT, False
     aborted = exit_code == -signal.SIGABRT
+    if (exception_type or aborted) and _APART.search(text):
+        return _APART_HINT, False
     echo = (exception_type in _ECHO_TYPES) or (
         (bool(exception_type) or aborted) and bool(_ECHOES.search(text))
     )
