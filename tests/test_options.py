@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import inspect
 import pickle
 import re
@@ -159,6 +160,17 @@ def test_the_parameters_of_the_distributor_are_these():
 def test_the_reference_says_all_of_them_in_their_order():
     text = inspect.getdoc(TensorflowDistributor)
     assert re.findall(r"(?m)^(\w+) : ", text) == [*FLAT, *GROUPS]
+
+
+#: Their examples launch jobs.
+LAUNCHING = {"JobHandle", "TensorflowDistributor"}
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in LAUNCHING])
+def test_the_example_of_a_public_name_runs(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(gridflow, name), name, module=False)
+    for example in found:
+        assert doctest.DocTestRunner().run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", MOVED)

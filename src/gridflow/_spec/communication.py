@@ -52,9 +52,10 @@ class CommunicationOptions:
 
     Examples
     --------
-    >>> from gridflow import CommunicationOptions, TensorflowDistributor, LocalLauncher
-    >>> ring = CommunicationOptions("ring", timeout_seconds=120)
-    >>> distributor = TensorflowDistributor(2, communication=ring, launcher=LocalLauncher())
+    >>> from gridflow import CommunicationOptions, Distribution, LocalLauncher
+    >>> from gridflow import TensorflowDistributor
+    >>> ring = Distribution(communication=CommunicationOptions("ring", timeout_seconds=120))
+    >>> distributor = TensorflowDistributor(2, distribution=ring, launcher=LocalLauncher())
     """
 
     implementation: Implementation = "auto"

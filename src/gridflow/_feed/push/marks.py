@@ -34,7 +34,8 @@ class Marks:
     >>> marks.made(Mark((0, 0, 1), 10, 0))
     >>> marks.made(Mark((0, 0, 2), 20, 0))
     >>> marks.arrived((0, 0, 1))
-    >>> marks.covered((0, 0, 1), Mark(None, 25, 0)).rows  # training since then is lost 10
+    >>> marks.covered((0, 0, 1), Mark(None, 25, 0)).rows  # training since then is lost
+    10
     """
 
     def __init__(self) -> None:
