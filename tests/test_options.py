@@ -188,7 +188,14 @@ def test_every_field_of_a_group_is_one_that_moved_or_new():
     told = {tuple(re.findall(r"(\w+)\((\w+)=", place)[0]) for place in MOVED.values()}
     kinds = {**GROUPS, "tensorboard": TensorBoard}
     fields = {(k.__name__, each.name) for k in kinds.values() for each in dataclasses.fields(k)}
-    assert fields - told == {("TensorBoard", "serve"), ("Distribution", "local_steps")}
+    assert fields - told == {("TensorBoard", "serve")}
+
+
+@pytest.mark.parametrize("kind", [Deadlines, Distribution, Network, Programs, Restarts])
+def test_a_field_without_its_group_is_refused_with_its_place(kind):
+    for field in dataclasses.fields(kind):
+        with pytest.raises(InvalidArgument, match=rf"^{field.name} moved: .*\({field.name}=…\)"):
+            TensorflowDistributor(launcher=LocalLauncher(), **{field.name: None})
 
 
 def test_what_was_never_an_option_is_refused_as_python_does_it():

@@ -27,26 +27,35 @@ P = ParamSpec("P")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w.:+@=-]{0,199}", re.ASCII)
 
 
-#: Options of `TensorflowDistributor` that are in a group, and in which.
+#: Options of `TensorflowDistributor` that are in a group, and in which: as they were called before
+#: there were groups, and as fields are called whose group was forgotten.
 MOVED: Final = {
     "advertise": "network=Network(advertise=…)",
     "allow_growth": "gpu_options=GpuOptions(allow_growth=…)",
     "classic_flags": "programs=Programs(classic_flags=…)",
     "communication": "distribution=Distribution(communication=…)",
+    "copy_to": "tensorboard=TensorBoard(copy_to=…)",
     "detached": "launch_options=LaunchOptions(detached=…)",
     "gpu_memory": "gpu_options=GpuOptions(memory=…)",
+    "heartbeat": "deadlines=Deadlines(heartbeat=…)",
     "heartbeat_timeout": "deadlines=Deadlines(heartbeat=…)",
     "host": "network=Network(host=…)",
     "interface": "network=Network(interface=…)",
     "keep_jobs": "launch_options=LaunchOptions(keep_jobs=…)",
+    "local_steps": "distribution=Distribution(local_steps=…)",
     "max_preemptions": "restarts=Restarts(max_preemptions=…)",
+    "memory": "gpu_options=GpuOptions(memory=…)",
     "patches": "programs=Programs(patches=…)",
+    "policy": "restarts=Restarts(policy=…)",
     "port": "network=Network(port=…)",
     "restart": "restarts=Restarts(policy=…)",
+    "run": "deadlines=Deadlines(run=…)",
     "run_timeout": "deadlines=Deadlines(run=…)",
+    "shutdown": "deadlines=Deadlines(shutdown=…)",
     "shutdown_timeout": "deadlines=Deadlines(shutdown=…)",
     "spool_dir": "spool=Spool(dir=…)",
     "spool_limit": "spool=Spool(limit=…)",
+    "step": "deadlines=Deadlines(step=…)",
     "step_timeout": "deadlines=Deadlines(step=…)",
     "tensorboard_dir": "tensorboard=TensorBoard(copy_to=…)",
     "variable_partitioner": "distribution=Distribution(variable_partitioner=…)",
