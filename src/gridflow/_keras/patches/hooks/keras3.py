@@ -124,7 +124,7 @@ def _leave_statistics() -> None:
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
         part = shares.current()
         if part is not None and self.synchronized:
-            own = functools.partial(original, self)
+            own = functools.partial(original if mask is None else _masked_moments, self)
             return empty_batches.moments_of_rows(part, own, inputs, mask)
         if part is None or not empty_batches.may_stand_for_rows(inputs):
             return original(self, inputs, mask)
@@ -136,6 +136,20 @@ def _leave_statistics() -> None:
         )
 
     wrap(layer, "_moments", moments, Layer.BUG)
+
+
+def _masked_moments(layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """Return moments of what a mask keeps on all replicas; Keras synchronizes only without one."""
+    kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+    values = tf.where(kept, inputs, tf.zeros_like(inputs))
+    sums = [
+        tf.reduce_sum(each, layer._reduction_axes)
+        for each in (tf.cast(kept, inputs.dtype), values, values**2)
+    ]
+    replica = tf.distribute.get_replica_context()
+    count, *totals = tf.unstack(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(sums)))
+    mean, square = (total / (count + keras.backend.epsilon()) for total in totals)
+    return mean, tf.maximum(square - mean**2, 0)
 
 
 HOOKS: Final = (
