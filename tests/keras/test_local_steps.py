@@ -69,10 +69,14 @@ def train(ctx, optimizer, *, fails_at=None):
     logs = model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks).history
     sizes = list(exchanged)
     scores = model.evaluate(data, verbose=0, return_dict=True)
+    weights = model.get_weights()
+    state = [v.numpy() for v in model.optimizer.variables if v.shape]
+    model.train_on_batch(*batches[0])  # isn't averaged yet
     return {
         "batches": batches,
-        "weights": model.get_weights(),
-        "optimizer": [v.numpy() for v in model.optimizer.variables if v.shape],
+        "weights": weights,
+        "optimizer": state,
+        "again": [model.evaluate(data, verbose=0) for _ in range(2)],
         "logs": logs,
         "scores": scores,
         "exchanged": sizes,
@@ -145,6 +149,7 @@ def test_the_weights_are_those_of_models_that_train_alone_and_are_averaged(
             np.testing.assert_array_equal(one, other)
     assert first["logs"] == second["logs"]
     assert first["scores"] == second["scores"]
+    assert first["again"][0] == first["again"][1]
     # Ten steps in an epoch; there is an average at its end, too.
     averages = {n for n in range(1, 10 * EPOCHS + 1) if not n % options.sync_every or not n % 10}
     weights = sum(each.size for each in first["weights"])

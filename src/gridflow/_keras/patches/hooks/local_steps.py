@@ -192,7 +192,14 @@ def hook() -> Hook:
         # Those of a custom step are this rank's; metrics are of all ranks.
         return step_logs.mean_of(self.distribute_strategy, found) if found is logs else found
 
+    def evaluate(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        averages = self.__dict__.get(statistics.AVERAGES)
+        if averages is not None:
+            averages.average()  # after steps of train_on_batch
+        return original(self, *args, **kwargs)
+
     def install() -> None:
+        wrap(trainer, "evaluate", evaluate, Layer.ROUTE)
         # Inside the wrapper that makes the function anew for other data, and marks it.
         wrap(trainer, "make_train_function", make_train_function, Layer.BUG)
         wrap(trainer, "_get_metrics_result_or_logs", results, Layer.ROUTE)
