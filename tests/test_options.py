@@ -236,7 +236,8 @@ def test_a_group_of_another_kind_is_refused(name):
         ),
         (lambda: Deadlines(run=True), r"\(run=\) .* got True"),
         (lambda: Spool(limit="much"), r"\(limit=\) must be a size of at least 1 MiB"),
-        (lambda: Spool(dir=7), r"\(dir=\) must be the path of a folder, as a string; got 7"),
+        (lambda: Spool(dir=7), r"\(dir=\) must be the absolute path of a folder.*; got 7"),
+        (lambda: Spool(dir="rows"), r"\(dir=\) must be the absolute path .*; got 'rows'"),
         (lambda: LaunchOptions(warm_seconds=-1), r"\(warm_seconds=\) .* 0 or more; got -1"),
         (lambda: LaunchOptions(detached="yes"), r"\(detached=\) must be True or False"),
         (lambda: LaunchOptions(keep_jobs=-1), r"\(keep_jobs=\) must be a whole number"),
@@ -259,6 +260,7 @@ def test_a_group_of_another_kind_is_refused(name):
             r"\(outer_momentum=\) must be a number, at least 0 and less than 1; got 1.0",
         ),
         (lambda: TensorBoard(serve="s3://logs"), r"\(serve=\) must be True or False"),
+        (lambda: TensorBoard(copy_to=5), r"\(copy_to=\) must be the path of a folder.*; got 5"),
         (
             lambda: TensorflowDistributor(tensorboard=1),
             r"tensorboard= must be True, False or a Ten",
@@ -268,6 +270,32 @@ def test_a_group_of_another_kind_is_refused(name):
 def test_what_can_not_be_is_refused_when_the_group_is_made(make, words):
     with pytest.raises(InvalidArgument, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"env": "A=1"}, "env= must be a dict of names to values, both str; got 'A=1'"),
+        ({"env": ["A=1"]}, r"env= must be a dict .*; got \['A=1'\]"),
+        ({"env": {"A": "\0"}}, "env= has the byte 0, .* in 'A'"),
+        ({"columns": ["tokens"]}, r"columns= must be a dict of column to .*; got \['tokens'\]"),
+        ({"columns": {1: gridflow.Ragged()}}, r"columns={1: Ragged\(\)} must be"),
+        ({"seed": 2**32}, "seed must be a whole number up to 4,294,967,295; got 4294967296"),
+        ({"progress": "no"}, "progress must be True or False; got 'no'"),
+        ({"checkpoint_dir": 5}, "checkpoint_dir must be the path of a folder.*; got 5"),
+        ({"job_dir": ""}, "job_dir must be the path of a folder.*; got ''"),
+    ],
+)
+def test_what_an_option_can_not_be_is_refused_at_the_call(given, words):
+    with pytest.raises(InvalidArgument, match=words):
+        TensorflowDistributor(launcher=LocalLauncher(), **given)
+
+
+def test_the_command_and_the_variables_of_a_role_are_checked():
+    with pytest.raises(InvalidArgument, match="command of role 'worker' must be a list .*; got 5"):
+        gridflow.Role("worker", command=5)
+    with pytest.raises(InvalidArgument, match="env of role 'worker' must be a dict .*; got 'A=1'"):
+        gridflow.Role("worker", env="A=1")
 
 
 def test_the_groups_come_whole_into_the_job():

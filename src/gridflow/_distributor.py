@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec import backends, strategies
 from gridflow._spec.arguments import (
@@ -29,8 +29,10 @@ from gridflow._spec.option_checks import (
     LOG_CHOICES,
     START_TIMEOUT,
     LogChoice,
+    boolean,
     choose,
     option_group,
+    path,
     read_environment,
     time_limit,
     whole_number,
@@ -60,6 +62,9 @@ if TYPE_CHECKING:
     from gridflow._spec.cluster import Task
     from gridflow._spec.plan import Plan
     from gridflow._spec.strategies import Strategy
+
+#: What ``keras.utils.set_random_seed`` takes.
+_MAX_SEED: Final = 2**32 - 1
 
 
 class TensorflowDistributor:
@@ -91,7 +96,8 @@ class TensorflowDistributor:
         one. `LocalLauncher` needs no Spark. Or a name: ``local``, ``spark``, or that of a launcher
         which another package brings (entry points of the group ``gridflow.launchers``).
     seed : int, optional
-        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs.
+        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs: from 0 to
+        2**32 - 1.
     env : dict, optional
         Environment variables of the training processes.
     data_service : str, optional
@@ -219,7 +225,7 @@ class TensorflowDistributor:
                 "gpu_options": gpu_options.memory,
             },
         )
-        environment = read_environment("env=", env or {})
+        environment = read_environment("env=", {} if env is None else env)
         environment |= patched(name, patches=programs.patches)
         environment |= service_of(data_service, roles)
         for role in roles:
@@ -228,7 +234,7 @@ class TensorflowDistributor:
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
         if seed is not None:
-            whole_number("seed", seed, 0)
+            whole_number("seed", seed, 0, _MAX_SEED)
         self.spec = JobSpec(
             tasks=tasks,
             training=TrainingOptions(
@@ -240,7 +246,7 @@ class TensorflowDistributor:
                 distribution=distribution,
                 programs=programs,
             ),
-            feed=FeedOptions(nulls, dict(columns or {})),  # type: ignore[arg-type]
+            feed=FeedOptions(nulls, {} if columns is None else columns),  # type: ignore[arg-type]
             hosts=HostOptions(
                 environment,
                 option_group("spool", spool, Spool),
@@ -258,9 +264,13 @@ class TensorflowDistributor:
         self._launcher = launcher_of(launcher)
         self._network = option_group("network", network, Network)
         self._restart = option_group("restarts", restarts, Restarts).policy_with(max_restarts)
+        for folder, given in (("checkpoint_dir", checkpoint_dir), ("job_dir", job_dir)):
+            if given is not None:
+                path(folder, given)
         self._checkpoint_dir, self._job_dir = checkpoint_dir, job_dir
         self._run_id = check_run_id(run_id, job_dir)
         choose("logs", logs, LOG_CHOICES)
+        boolean("progress", progress)
         self._logs, self._progress = logs, progress
 
     @property

@@ -68,8 +68,13 @@ class FeedOptions:
     columns: Mapping[str, Form] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.columns, Mapping):
+            raise InvalidArgument(
+                "columns= must be a dict of column to Ragged(), Padded(length), Sparse(size) or "
+                f"Keys('a', 'b'); got {self.columns!r}."
+            )
         for column, form in self.columns.items():
-            if not isinstance(form, Form):
+            if not isinstance(column, str) or not isinstance(form, Form):
                 raise InvalidArgument(
                     f"columns={{{column!r}: {form!r}}} must be Ragged(), Padded(length), "
                     "Sparse(size) or Keys('a', 'b')."

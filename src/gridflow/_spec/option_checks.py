@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -57,11 +59,15 @@ def read_environment(what: str, env: Any) -> dict[str, str]:
     InvalidArgument
         They aren't names and values, both str.
     """
-    for name, value in dict(env).items():
+    if not isinstance(env, Mapping):
+        raise InvalidArgument(f"{what} must be a dict of names to values, both str; got {env!r}.")
+    for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
             raise InvalidArgument(
                 f"{what} must map names to values, both str; got {name!r}: {type(value).__name__}."
             )
+        if "\0" in name + value:
+            raise InvalidArgument(f"{what} has the byte 0, which ends a variable, in {name!r}.")
     return dict(env)
 
 
@@ -73,16 +79,29 @@ def read_words(what: str, command: Any) -> tuple[str, ...]:
     InvalidArgument
         It is a single string, or contains something other than strings.
     """
-    texts = () if isinstance(command, str) else tuple(command)
-    if isinstance(command, str) or not all(isinstance(word, str) for word in texts):
+    is_list = isinstance(command, Iterable) and not isinstance(command, str)
+    texts = tuple(command) if is_list else ()
+    if not is_list or not all(isinstance(word, str) for word in texts):
         raise InvalidArgument(
             f"{what} must be a list of words, such as ['python', 'train.py']; got {command!r}."
         )
     return texts
 
 
-def whole_number(what: str, value: Any, minimum: int) -> int:
-    """Return the value if it is a whole number of at least the minimum.
+def path(what: str, value: Any) -> None:
+    """Refuse anything except the path of a folder, which may have a scheme.
+
+    Raises
+    ------
+    InvalidArgument
+        With the value.
+    """
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise InvalidArgument(f"{what} must be the path of a folder, a str or Path; got {value!r}.")
+
+
+def whole_number(what: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return the value if it is a whole number from the minimum to the maximum, if there is one.
 
     Raises
     ------
@@ -93,6 +112,8 @@ def whole_number(what: str, value: Any, minimum: int) -> int:
         raise InvalidArgument(
             f"{what} must be a whole number of at least {minimum}; got {value!r}."
         )
+    if maximum is not None and value > maximum:
+        raise InvalidArgument(f"{what} must be a whole number up to {maximum:,}; got {value!r}.")
     return value
 
 

@@ -13,7 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.communication import CommunicationOptions, LocalSteps
-from gridflow._spec.option_checks import boolean, seconds, size_in_bytes, time_limit, whole_number
+from gridflow._spec.option_checks import (
+    boolean,
+    path,
+    seconds,
+    size_in_bytes,
+    time_limit,
+    whole_number,
+)
 from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.errors import InvalidArgument
 
@@ -92,7 +99,8 @@ class Spool:
     Parameters
     ----------
     dir : str, optional
-        A folder. Default: the first of Spark's local folders, or the temporary folder.
+        The absolute path of a folder. Default: the first of Spark's local folders, or the temporary
+        folder.
     limit : str, optional
         How many bytes of pushed rows (`JobHandle.feed`) may wait on a host for each worker, such as
         ``"4GiB"``. Beyond it, feeders wait. Default: 1 GiB.
@@ -100,16 +108,17 @@ class Spool:
     Raises
     ------
     InvalidArgument
-        The folder isn't a string, or the size has no unit.
+        The folder isn't an absolute path as a string, or the size has no unit.
     """
 
     dir: str | None = None
     limit: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dir is not None and not (isinstance(self.dir, str) and self.dir):
+        # A relative one would mean something else to each process of a host.
+        if self.dir is not None and not (isinstance(self.dir, str) and self.dir.startswith("/")):
             raise InvalidArgument(
-                f"Spool(dir=) must be the path of a folder, as a string; got {self.dir!r}."
+                f"Spool(dir=) must be the absolute path of a folder, as a string; got {self.dir!r}."
             )
         if self.limit is not None:
             size_in_bytes("Spool(limit=)", self.limit)
@@ -231,7 +240,7 @@ class TensorBoard:
     Raises
     ------
     InvalidArgument
-        ``serve`` isn't a bool.
+        ``serve`` isn't a bool, or ``copy_to`` no path.
     """
 
     serve: bool = True
@@ -239,6 +248,8 @@ class TensorBoard:
 
     def __post_init__(self) -> None:
         boolean("TensorBoard(serve=)", self.serve)
+        if self.copy_to is not None:
+            path("TensorBoard(copy_to=)", self.copy_to)
 
     @classmethod
     def of(cls, given: Any) -> TensorBoard:
