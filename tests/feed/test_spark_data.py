@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from pyspark.ml.linalg import Vectors
 
 from gridflow._feed.ingest.dataframes import check, stage_frame
 from gridflow._feed.ingest.frames import as_frames
@@ -74,6 +75,17 @@ def test_names_with_dots_and_backticks_are_names(spark):
     assert arrived(spark, {"train": frame, "other": other}) == {
         "train": rows,
         "other": [{"a.b": "text", "x.y": 1}],
+    }
+
+
+def test_names_that_differ_only_in_case_are_two_columns(spark):
+    frame = spark.createDataFrame([(1, 2, Vectors.dense(3.0))], ["x", "X", "v"])
+    row = {"x": 1, "X": 2, "v": [3.0]}
+    assert arrived(spark, {"train": frame}) == {"train": [row]}
+    other = spark.sql("SELECT 4L AS X, 'text' AS V")
+    assert arrived(spark, {"train": frame, "other": other}) == {
+        "train": [row],
+        "other": [{"X": 4, "V": "text"}],
     }
 
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from gridflow._feed.encodings import Sparse
 from gridflow._feed.ingest.base import RankRows, check_name
-from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
 from gridflow._feed.types import spark_refusal
 from gridflow.errors import InvalidArgument, SchemaError
@@ -24,7 +23,7 @@ from gridflow.errors import InvalidArgument, SchemaError
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
     from gridflow._feed.ingest.partitions import Repartition
@@ -146,21 +145,24 @@ def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
 
 def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> DataFrame:
     """Return the frame without the columns that can't be fed, except those to keep."""
-    from pyspark.sql import functions as f
-
     reasons = {name: why for name, why in _reasons(frame, dataset).items() if name not in kept}
     if not reasons:
         return frame
-    # By position: a duplicate name can't be resolved.
+    numbered, columns = _by_position(frame)
     names = frame.columns
-    numbered = frame.toDF(*(f"{_RESERVED}{place}" for place in range(len(names))))
-    return numbered.select(
-        [
-            f.col(f"{_RESERVED}{place}").alias(name)
-            for place, name in enumerate(names)
-            if name not in reasons
-        ]
-    )
+    fed = [c.alias(name) for name, c in zip(names, columns, strict=True) if name not in reasons]
+    return numbered.select(fed)
+
+
+def _by_position(frame: DataFrame) -> tuple[DataFrame, list[Column]]:
+    """Return the frame with other names, and its columns.
+
+    A name that is there twice can't be resolved, nor one that differs from another only in case.
+    """
+    from pyspark.sql import functions as f
+
+    numbered = [f"{_RESERVED}{place}" for place in range(len(frame.columns))]
+    return frame.toDF(*numbered), [f.col(name) for name in numbered]
 
 
 def _reason_against(kind: DataType, where: str) -> str | None:
@@ -243,8 +245,9 @@ def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFram
     if not any(is_vector(field.dataType) for field in frame.schema.fields):
         return frame
     columns = []
-    for field in frame.schema.fields:
-        column = f.col(quoted(field.name))
+    numbered, given = _by_position(frame)
+    for field, each in zip(frame.schema.fields, given, strict=True):
+        column = each
         if is_vector(field.dataType):
             if isinstance(kept, Mapping) and isinstance(kept.get(field.name), Sparse):
                 columns.append(f.unwrap_udt(column).alias(field.name))
@@ -252,15 +255,18 @@ def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFram
             # vector_to_array rejects nulls; as a null array they are handled by the feed's rule.
             column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
         columns.append(column.alias(field.name))
-    return frame.select(columns)
+    return numbered.select(columns)
 
 
 def _plainly_named(frame: DataFrame) -> DataFrame:
     """Return the frame with its columns numbered, if Spark would misunderstand a name.
 
-    ``mapInArrow`` looks its columns up by name: ``a.b`` would be a field of ``a``.
+    ``mapInArrow`` looks its columns up by name: ``a.b`` would be a field of ``a``, and ``x`` might
+    be ``X``.
     """
-    if not any(character in name for name in frame.columns for character in ".`"):
+    names = frame.columns
+    are_clear = len({name.lower() for name in names}) == len(names)
+    if are_clear and not any(character in name for name in names for character in ".`"):
         return frame
     return frame.toDF(*(f"{_RESERVED}c{number}" for number in range(len(frame.columns))))
 
@@ -272,25 +278,28 @@ def _tagged_union(frames: Mapping[str, DataFrame]) -> tuple[DataFrame, Tags]:
     fields: dict[str, DataType] = {}
     named: list[dict[str, str]] = []
     odd: dict[str, str] = {}
+    cases: dict[str, str] = {}
     for tag, frame in enumerate(frames.values()):
         names = {}
         for field in frame.schema.fields:
             kind = shared.setdefault(field.name, field.dataType)
             same = kind.simpleString() == field.dataType.simpleString()
             inside = field.name if same else f"{_RESERVED}{tag}_{field.name}"
-            if "." in inside or "`" in inside:  # mapInArrow would look for a field
+            is_clear = cases.setdefault(inside.lower(), inside) == inside
+            if not is_clear or "." in inside or "`" in inside:  # as in `_plainly_named`
                 inside = odd.setdefault(inside, f"{_RESERVED}c{len(odd)}")
             names[field.name] = inside
             fields.setdefault(inside, field.dataType)
         named.append(names)
     union: DataFrame | None = None
     for tag, (frame, names) in enumerate(zip(frames.values(), named, strict=True)):
-        own = {inside: column for column, inside in names.items()}
+        numbered, given = _by_position(frame)
+        own = dict(zip(names.values(), given, strict=True))
         columns = [
-            (f.col(quoted(own[inside])) if inside in own else f.lit(None).cast(kind)).alias(inside)
+            (own[inside] if inside in own else f.lit(None).cast(kind)).alias(inside)
             for inside, kind in fields.items()
         ]
-        part = frame.select(f.lit(tag).cast("tinyint").alias(_TAG), *columns)
+        part = numbered.select(f.lit(tag).cast("tinyint").alias(_TAG), *columns)
         union = part if union is None else union.union(part)
     assert union is not None
     tags = Tags(
