@@ -56,3 +56,15 @@ def test_files_that_several_ranks_write_have_a_hint(words):
     assert not is_echo
     assert "several ranks" in hint
     assert "ctx.barrier()" in hint
+
+
+def test_a_type_that_tensorflow_does_not_send_is_named():
+    words = (
+        "InvalidArgumentError: Value for attr 'T' of bfloat16 is not in the list of allowed values:"
+        " bool, float, half, double, int32, int64\n\t; NodeDef: {{node CollectiveBcastSend}}"
+    )
+    hint, is_echo = hint_for("InvalidArgumentError", words)
+    assert not is_echo
+    assert "variables of bfloat16" in hint
+    assert "mixed_bfloat16" in hint
+    assert not hint_for("InvalidArgumentError", words.partition(";")[0])[0]  # some other operation

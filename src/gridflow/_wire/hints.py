@@ -94,6 +94,15 @@ _HINTS: Final = (
             "the training function, from ctx.strategy"
         ),
     ),
+    (
+        re.compile(
+            r"Value for attr 'T' of (\w+) is not in the list[^;]*; NodeDef: {{node Collective"
+        ),
+        (
+            "TensorFlow can't send variables of {0} from one worker to the others: let them be "
+            "float32, as with the policy mixed_bfloat16 or mixed_float16"
+        ),
+    ),
 )
 _SIGNAL_HINTS: Final = {
     signal.SIGKILL: "the kernel or the cluster manager probably killed it because memory ran out: "
