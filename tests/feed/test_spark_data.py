@@ -89,6 +89,26 @@ def test_names_that_differ_only_in_case_are_two_columns(spark):
     }
 
 
+def test_fields_of_a_struct_are_fed_or_left_out_like_columns(spark):
+    rows = [(1, Vectors.dense(1, 2)), (2, Vectors.sparse(2, [1], [3.0])), (3, None)]
+    frame = spark.createDataFrame(rows, ["x", "v"]).selectExpr(
+        "named_struct('v', v, 'never', INTERVAL '1' YEAR) AS inside", "x"
+    )
+    frame = frame.selectExpr(
+        "IF(x < 3, named_struct('x', x, 'in.side', inside, 'twice', 1, 'twice', 2), NULL) AS s"
+    )
+    left_out = check({"train": frame})["train"]
+    assert {name: why.split(". ")[-1] for name, why in left_out.items()} == {
+        "s.in.side.never": "Cast it to int, for example to its months.",
+        "s.twice": "Rename it or drop all but one.",
+    }
+    vectors = [[1.0, 2.0], [0.0, 3.0]]
+    found = [{"s": {"x": x, "in.side": {"v": v}}} for x, v in enumerate(vectors, 1)]
+    assert arrived(spark, {"train": frame}) == {"train": [{"s": None}, *found]}
+    with pytest.raises(SchemaError, match="column 's.months' of dataset 'train' has the type"):
+        check({"train": spark.sql("SELECT struct(INTERVAL '1' YEAR AS months) AS s")})
+
+
 def test_other_kinds_of_data_are_refused_with_the_way_to_a_dataframe(spark):
     for rows, said in (
         (spark.range(3).rdd, r"is an RDD.*toDF"),

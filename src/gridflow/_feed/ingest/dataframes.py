@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gridflow._feed.encodings import Sparse
 from gridflow._feed.ingest.base import RankRows, check_name
+from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
 from gridflow._feed.types import spark_refusal
 from gridflow.errors import InvalidArgument, SchemaError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
     from gridflow._feed.ingest.partitions import Repartition
 
@@ -124,33 +125,51 @@ def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
 
 
 def _reasons(frame: DataFrame, dataset: str) -> dict[str, str]:
-    """Return the columns that can't be fed, with the reason."""
-    fields = frame.schema.fields
-    times = Counter(field.name for field in fields)
-    reasons: dict[str, str] = {}
-    for field in fields:
-        where = f"column {field.name!r} of dataset {dataset!r}"
+    """Return the columns that can't be fed, and fields of structs by path, with the reason."""
+    return {".".join(path): why for path, why in _refused(frame.schema, (), dataset).items()}
+
+
+def _refused(
+    struct: StructType, above: tuple[str, ...], dataset: str
+) -> dict[tuple[str, ...], str]:
+    """Return the paths of fields that can't be fed; of structs without any other, their own."""
+    from pyspark.sql.types import StructType
+
+    times = Counter(struct.names)
+    reasons: dict[tuple[str, ...], str] = {}
+    for field in struct.fields:
+        kind, path = field.dataType, (*above, field.name)
+        where = f"column {'.'.join(path)!r} of dataset {dataset!r}"
+        reason: str | None = None
         if times[field.name] > 1:
-            reason: str | None = (
-                f"{where} is there {times[field.name]} times. Rename it or drop all but one."
-            )
-        elif field.name.startswith(_RESERVED):
+            reason = f"{where} is there {times[field.name]} times. Rename it or drop all but one."
+        elif not above and field.name.startswith(_RESERVED):
             reason = f"{where}: names that begin with {_RESERVED} are reserved. Rename it."
+        elif isinstance(kind, StructType):  # its fields are columns
+            inside = _refused(kind, path, dataset)
+            if not inside or any((*path, name) not in inside for name in kind.names):
+                reasons |= inside
+            else:
+                reason = next(iter(inside.values()))
         else:
-            reason = _reason_against(field.dataType, where)
+            reason = _reason_against(kind, where)
         if reason is not None:
-            reasons[field.name] = reason
+            reasons[path] = reason
     return reasons
 
 
 def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> DataFrame:
-    """Return the frame without the columns that can't be fed, except those to keep."""
-    reasons = {name: why for name, why in _reasons(frame, dataset).items() if name not in kept}
-    if not reasons:
+    """Return the frame without what can't be fed, columns and fields, except those to keep."""
+    refused = [path for path in _refused(frame.schema, (), dataset) if ".".join(path) not in kept]
+    if not refused:
         return frame
     numbered, columns = _by_position(frame)
-    names = frame.columns
-    fed = [c.alias(name) for name, c in zip(names, columns, strict=True) if name not in reasons]
+    fed = []
+    for name, column in zip(frame.columns, columns, strict=True):
+        if (name,) not in refused:
+            inside = [path[1:] for path in refused if path[0] == name and name not in kept]
+            fields = [".".join(map(quoted, path)) for path in inside]
+            fed.append((column.dropFields(*fields) if fields else column).alias(name))
     return numbered.select(fed)
 
 
@@ -168,9 +187,6 @@ def _by_position(frame: DataFrame) -> tuple[DataFrame, list[Column]]:
 def _reason_against(kind: DataType, where: str) -> str | None:
     from pyspark.sql import types as t
 
-    if isinstance(kind, t.StructType):  # its fields are columns
-        reasons = [_reason_against(f.dataType, f"{where}, field {f.name!r},") for f in kind.fields]
-        return None if not reasons or None in reasons else reasons[0]
     leaf = kind
     while isinstance(leaf, t.ArrayType):
         leaf = leaf.elementType
@@ -239,23 +255,38 @@ def stage_frame(
 
 def _vectors_to_arrays(frame: DataFrame, kept: Collection[str] = ()) -> DataFrame:
     """Return the frame with vectors as arrays, or as structs if they will be sparse."""
+    fields = frame.schema.fields
+    if not any(_has_vectors(field.dataType) for field in fields):
+        return frame
+    numbered, columns = _by_position(frame)
+    return numbered.select(
+        [
+            _without_vectors(column, field.dataType, field.name, kept).alias(field.name)
+            for field, column in zip(fields, columns, strict=True)
+        ]
+    )
+
+
+def _has_vectors(kind: DataType) -> bool:
+    fields = getattr(kind, "fields", ())  # of a struct
+    return is_vector(kind) or any(_has_vectors(field.dataType) for field in fields)
+
+
+def _without_vectors(column: Column, kind: DataType, path: str, kept: Collection[str]) -> Column:
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
 
-    if not any(is_vector(field.dataType) for field in frame.schema.fields):
-        return frame
-    columns = []
-    numbered, given = _by_position(frame)
-    for field, each in zip(frame.schema.fields, given, strict=True):
-        column = each
-        if is_vector(field.dataType):
-            if isinstance(kept, Mapping) and isinstance(kept.get(field.name), Sparse):
-                columns.append(f.unwrap_udt(column).alias(field.name))
-                continue
-            # vector_to_array rejects nulls; as a null array they are handled by the feed's rule.
-            column = f.when(column.isNotNull(), vector_to_array(column, "float32"))
-        columns.append(column.alias(field.name))
-    return numbered.select(columns)
+    if is_vector(kind):
+        if isinstance(kept, Mapping) and isinstance(kept.get(path), Sparse):
+            return f.unwrap_udt(column)
+        # vector_to_array rejects nulls; as a null array they are handled by the feed's rule.
+        return f.when(column.isNotNull(), vector_to_array(column, "float32"))
+    for field in getattr(kind, "fields", ()):
+        if _has_vectors(field.dataType):
+            inside, below = column.getField(field.name), f"{path}.{field.name}"
+            array = _without_vectors(inside, field.dataType, below, kept)
+            column = column.withField(quoted(field.name), array)
+    return column
 
 
 def _plainly_named(frame: DataFrame) -> DataFrame:
