@@ -146,6 +146,19 @@ def test_functions_that_make_functions_as_of_pyspark(spark):
         rows.select(predict_udf(make, outputs=kind)("x")).toArrow()
 
 
+def test_a_function_returns_moments_and_days(spark):
+    def make():
+        return lambda x: {"at": x.astype("datetime64[us]"), "day": x.astype("datetime64[D]")}
+
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        moments = predict_udf(make, outputs="struct<at: timestamp, day: date>")
+        row = spark.range(1, 2).select(moments("id").alias("p"))
+        assert row.selectExpr("unix_micros(p.at)", "unix_date(p.day)").collect() == [(1, 1)]
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
 def test_a_subclassed_model_brings_its_own_class(spark, tmp_path, by_value):
     import keras
 

@@ -109,19 +109,21 @@ def predict_udf(
         choose("backend", backend, backends.BACKENDS)
     given = servable.of(model, custom_objects, safe_mode, signature, backend)
     slots = _slots(given, inputs)
-    from gridflow._launch.spark.session import run_this_python_where_it_can, session_of
+    from gridflow._launch.spark.session import (
+        arrow_type,
+        run_this_python_where_it_can,
+        session_of,
+    )
 
     spark = session_of()
     run_this_python_where_it_can(spark)
     kinds, is_struct = _chosen(given, outputs)
-    from pyspark.sql.pandas.types import to_arrow_type
-
     sent = ServedModel(
         kind=given.kind,
         parcel=model_broadcast.send(given.content, spark),
         inputs=slots,
         outputs=tuple(given.outputs),
-        chosen={name: to_arrow_type(kind) for name, kind in kinds.items()},
+        chosen={name: arrow_type(kind) for name, kind in kinds.items()},
         is_struct=is_struct,
         options=given.options,
         backend=backend or given.backend,

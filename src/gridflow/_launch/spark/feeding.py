@@ -13,7 +13,13 @@ from gridflow._feed.ingest.frames import as_frames
 from gridflow._feed.push.sender import check_columns
 from gridflow._launch.spark import errors, feeders
 from gridflow._launch.spark.bodies import taking
-from gridflow._launch.spark.session import cancel, forget_tag, make_thread, tag_this_thread
+from gridflow._launch.spark.session import (
+    arrow_type,
+    cancel,
+    forget_tag,
+    make_thread,
+    tag_this_thread,
+)
 from gridflow.errors import DataError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -84,7 +90,6 @@ def _feed_rdd(
 def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> DataFrame:
     """Return a DataFrame whose tasks ask the agents; see `Launcher.infer`."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     is_frame = dataframes.is_dataframe(rows)
@@ -111,7 +116,7 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
         )
     reasons = dataframes.check({destination.stream: rows}).get(destination.stream, {})
     sent = tuple(name for name in rows.columns if name not in reasons)
-    wanted = to_arrow_schema(answers)
+    wanted = pa.schema([pa.field(each.name, arrow_type(each.dataType)) for each in answers.fields])
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from feeders.ask(destination, batches, sent, wanted, timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import inspect
 import os
 import sys
 import threading
@@ -16,7 +17,9 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 #: The maximum number of executors for a standalone master.
 _UNLIMITED: Final = (1 << 31) - 1
@@ -261,6 +264,17 @@ def session_of(data: Iterable[object] = ()) -> SparkSession:
         "there is no active SparkSession. Create one (SparkSession.builder…getOrCreate()), "
         "or run without Spark: TensorflowDistributor(launcher=LocalLauncher())."
     )
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Return the Arrow type as which Python's workers return a type of Spark's."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    # From Spark 4.2 on, a moment has no type without a time zone.
+    takes_zone = "timezone" in inspect.signature(to_arrow_type).parameters
+    zone: Any = {"timezone": "UTC"} if takes_zone else {}
+    found: pa.DataType = to_arrow_type(kind, **zone)
+    return found
 
 
 def run_this_python_where_it_can(spark: SparkSession | None = None) -> None:
