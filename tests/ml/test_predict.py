@@ -130,12 +130,17 @@ def test_functions_that_make_functions_as_of_pyspark(spark):
     def make_rows():
         return lambda x: [{"a": float(value), "b": str(value)} for value in x]
 
+    def make_list():  # in batches of 2, the last one of which has a single row
+        return lambda x: [2 * float(value) for value in x]
+
     kind = "struct<total: double, pair: array<double>>"
     rows = spark.range(5).selectExpr("id", "array(double(id), 1d) AS x", "double(id) AS y")
     predict = predict_udf(make, outputs=kind, inputs={"x": (2,), "y": ()}, batch_size=2)
     listed = predict_udf(make_rows, outputs="struct<b: string, a: double>")
-    found = rows.select("id", predict(y="y", x="x").alias("p"), listed("y").alias("q"))
-    for row in found.collect():
+    doubled = predict_udf(make_list, outputs="double", batch_size=2)
+    columns = [predict(y="y", x="x").alias("p"), listed("y").alias("q"), doubled("y").alias("z")]
+    for row in rows.coalesce(1).select("id", *columns).collect():
+        assert row.z == 2 * row.id
         assert (row.p.total, row.p.pair) == (2 * row.id + 1, [row.id, -row.id])
         assert (row.q.a, row.q.b) == (row.id, str(float(row.id)))
     with pytest.raises(
@@ -249,12 +254,19 @@ def test_what_is_no_model_is_refused(given, said):
         (["a"], "string", Slot((), "float32"), "holds text or bytes"),
         ([1], "int64", Slot((), "string"), r"holds numbers \(int64\)"),
         ([1], "duration", Slot(()), "duration.*Cast it"),
+        ([1, None], "date32", Slot((), "float32"), "contains nulls"),
+        ([1, None], "timestamp[us]", Slot((), "float32"), "contains nulls"),
+        ([{"a": 1}], "struct", Slot(()), "struct<a: int64>: give one of its fields"),
     ],
 )
 def test_columns_that_an_input_cannot_take(values, kind, slot, said):
     import pyarrow as pa
 
-    kinds = {"list<double>": pa.list_(pa.float64()), "duration": pa.duration("s")}
+    kinds = {
+        "list<double>": pa.list_(pa.float64()),
+        "duration": pa.duration("s"),
+        "struct": pa.struct({"a": pa.int64()}),
+    }
     column = pa.array(values, kinds.get(kind) or pa.type_for_alias(kind))
     with pytest.raises(errors.GridflowError, match=said):
         to_input(column, slot, "x")
@@ -320,6 +332,8 @@ def test_vectors_of_different_sizes_are_no_input(vectors):
         (np.array([[1.0], [2.0, 300.0]], object), "list<int8>", "300.0, .*tinyint"),
         (np.array([b"x"], object), "int32", "'x'"),
         (np.array([{"a": np.nan}], object), "struct<a: int32>", "truncated"),
+        (np.float32(7), "float32", "must have one value for each row; got .*7"),
+        (None, "float32", "one value for each row; got None"),
     ],
 )
 def test_an_output_that_its_column_cannot_hold_is_an_error(values, kind, said):
@@ -363,6 +377,7 @@ def test_rows_of_different_length_keep_their_nulls():
     found = to_column(rows, pa.list_(pa.int16()), "y")
     assert found.to_pylist() == [[1], None, [2, 3], []]
     assert to_column(rows[:0], pa.list_(pa.int16()), "y").to_pylist() == []
+    assert to_column(list(rows), pa.list_(pa.int16()), "y").to_pylist() == found.to_pylist()
 
 
 @pytest.mark.parametrize(

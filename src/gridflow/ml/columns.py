@@ -124,6 +124,8 @@ def to_input(column: pa.Array, slot: Slot, name: str) -> np.ndarray:
     column = storage(column)
     if _is_vector(column.type):
         column = _dense(column, where)
+    if pa.types.is_struct(column.type):
+        raise SchemaError(f"{where} has the type {column.type}: give one of its fields, 'place.x'.")
     reason = reason_against(column.type, where)
     if reason is not None:
         raise SchemaError(reason)
@@ -175,7 +177,8 @@ def _tensor(column: pa.Array, slot: Slot, where: str) -> np.ndarray:
     """Return a column as an array; it has no nulls, or NaN for nulls in numbers."""
     if null_rows(column) is not None:
         takes_nan = slot.stored is None or slot.stored.startswith("float")
-        if is_list(column.type) or is_text(column.type) or not takes_nan:
+        is_plain = not (is_list(column.type) or is_text(column.type))
+        if not is_plain or pa.types.is_temporal(column.type) or not takes_nan:
             raise DataError(
                 f"{where} contains nulls, which are allowed only in plain numbers for a "
                 "floating-point input (where they become NaN). Fill them first, "
@@ -237,7 +240,9 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
     DataError
         The output's rows have another shape than the type, or a value is beyond its range.
     """
-    array = np.asarray(values)
+    array = _as_array(values)
+    if not array.ndim:
+        raise DataError(f"the output {name!r} must have one value for each row; got {values!r}.")
     if array.dtype.name in _SMALL_FLOATS:
         array = array.astype(_SMALL_FLOATS[array.dtype.name])
     depth, leaf = 0, kind
@@ -262,6 +267,16 @@ def to_column(values: Any, kind: pa.DataType, name: str) -> pa.Array:
         offsets = pa.array(np.arange(count + 1, dtype=np.int64) * size, pa.int32())
         flat = pa.ListArray.from_arrays(offsets, flat)
     return flat if flat.type == kind else flat.cast(kind)
+
+
+def _as_array(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError:  # a list of rows of different length
+        array = np.empty(len(values), object)
+        for place, row in enumerate(values):
+            array[place] = row
+        return array
 
 
 def _ragged(array: np.ndarray, kind: pa.DataType, name: str) -> pa.Array:

@@ -247,7 +247,12 @@ def _load_function(model: ServedModel, device: int | None) -> Predict:
             raise InvalidArgument(
                 f"the function takes {len(parameters)} arrays ({taken}), got {len(given)} columns."
             )
-        return _named(_by_name(function(*given)), tuple(model.chosen))
+        found, names = _by_name(function(*given)), tuple(model.chosen)
+        if isinstance(found, list) and len(found) == len(names) == 1:
+            # The only row of a batch, or all rows of the only output.
+            is_output = getattr(found[0], "shape", ())[:1] == (len(given[0]),)
+            found = found[0] if is_output else np.asarray(found)
+        return _named(found, names)
 
     return predict
 
