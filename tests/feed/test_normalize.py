@@ -1,6 +1,7 @@
 """What arrives becomes columns of fixed shape without nulls, or an error that names the column."""
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +146,17 @@ def test_arrays_that_are_all_null_take_the_length_of_the_value():
     assert found.column("x").to_pylist() == [[1, 2, 3]] * 2
     with pytest.raises(DataError, match="the value for nulls as a whole array"):
         normalise(batch, "train", FeedOptions(nulls={"x": 0}))
+
+
+def test_decimals_which_are_fed_as_floats_are_filled_with_floats():
+    kind = pa.decimal128(4, 2)
+    price, pair = Decimal("0.75"), [Decimal("1.5"), None]
+    arrays = [pa.array([price, None], kind), pa.array([pair, None], pa.list_(kind))]
+    batch = pa.record_batch(arrays, ["price", "pair"])
+    filled, _ = normalise(batch, "train", FeedOptions(nulls={"price": 0.1, "pair": -0.5}))
+    assert filled.to_pydict() == {"price": [0.75, 0.1], "pair": [[1.5, -0.5], [-0.5, -0.5]]}
+    with pytest.raises(DataError, match=r"the value 0\.125 for nulls in column 'price'"):
+        normalise(batch, "train", FeedOptions(nulls={"price": 0.125, "pair": 0}))
 
 
 def test_a_mapping_fills_its_columns_and_others_stay_an_error():

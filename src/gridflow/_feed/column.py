@@ -6,6 +6,7 @@ The common case (no nulls, arrays of equal length) copies nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def filled(
     """Replace nulls at any depth with ``value``."""
     if not is_list(array.type):
         try:
-            scalar = pa.scalar(value, type=array.type)
+            scalar = pa.scalar(_exact(value, array.type), type=array.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
             raise DataError(
                 f"the value {value!r} for nulls in {where} doesn't fit its type {array.type}: "
@@ -176,13 +177,19 @@ def filled(
     )
 
 
+def _exact(value: Any, kind: pa.DataType) -> Any:
+    """Return a float as the decimal that is written like it: Arrow takes no other for decimals."""
+    is_float = pa.types.is_decimal(kind) and isinstance(value, float)
+    return Decimal(str(value)) if is_float else value
+
+
 def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -> pa.Array:
     """Return ``width`` items for a null row."""
 
     def repeated(value: Any, kind: pa.DataType) -> Any:
         if is_list(kind) and not isinstance(value, (list, tuple, np.ndarray)):
             return [repeated(value, kind.value_type)] * kind.list_size
-        return value
+        return _exact(value, kind)
 
     given = list(value) if isinstance(value, (list, tuple, np.ndarray)) else None
     try:
@@ -191,7 +198,8 @@ def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -
                 f"the value for nulls in {where} has {len(given)} items, but its arrays have "
                 f"{width}."
             )
-        return pa.array(given or [repeated(value, kind)] * width, type=kind)
+        items = [value] * width if given is None else given
+        return pa.array([repeated(item, kind) for item in items], type=kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
         raise DataError(f"the value {value!r} for nulls in {where} isn't valid: {error}") from error
 
