@@ -128,8 +128,7 @@ def test_a_gpu_is_waited_for_while_its_last_task_dies(host):
 HOLDER = """
 import subprocess, sys
 from gridflow._gpu.grant import SparkGpus, take
-from gridflow._spec.gpus import VISIBLE, GpuNeed, GpuOptions
-from gridflow._training.groups import base
+from gridflow._spec.gpus import GpuNeed, GpuOptions
 grant = take(GpuNeed(1), GpuOptions(), SparkGpus(), "the dead")
 child = subprocess.Popen(["sleep", "1000"], pass_fds=grant.files)
 print(child.pid, flush=True)
