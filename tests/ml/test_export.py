@@ -109,9 +109,11 @@ def test_what_cannot_be_exported_is_said(model, tmp_path, monkeypatch):
     monkeypatch.setattr(
         exporting.importlib.util,
         "find_spec",
-        lambda name: None if name in {"tf2onnx", "onnx"} else find(name),
+        lambda name: None if name in {"tf2onnx", "onnx", "openvino"} else find(name),
     )
     with pytest.raises(errors.MissingDependency, match="pip install tf2onnx onnx"):
         model.export(tmp_path / "m.onnx", format="onnx")
+    with pytest.raises(errors.MissingDependency, match=r"pip install openvino\.$"):
+        model.export(tmp_path / "m.xml", format="openvino", check={"x": np.zeros((1, 4))})
     assert "tf2onnx" not in sys.modules
     assert list(tmp_path.iterdir()) == []

@@ -144,7 +144,7 @@ def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
     elif _FORMATS[kind].checks_with is not None:
         raise InvalidArgument(f"tf_keras can only export 'saved_model'; got {kind!r}.")
     runs = _FORMATS[kind].checks_with
-    wanted = [*needed, *([runs] if is_checked and runs else [])]
+    wanted = dict.fromkeys([*needed, *([runs] if is_checked and runs else [])])
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         what = "to export" if any(name in needed for name in missing) else "check= needs, to run"
