@@ -210,6 +210,8 @@ def test_what_cannot_be_learnt_is_said(frame, make, said):
 
     with pytest.raises(errors.GridflowError, match=said):
         adapt(make(layers), frame)
+    with pytest.raises(errors.InvalidArgument, match="needs a DataFrame of Spark's .*; got dict"):
+        adapt(make(layers), {"city": ["York"]})
 
 
 def test_no_rows_are_nothing_to_learn_from(frame, way):

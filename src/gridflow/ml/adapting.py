@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.ingest.dataframes import is_dataframe
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.ml import layers
 
@@ -70,6 +71,12 @@ def adapt(target: Any, df: DataFrame) -> None:
     >>> city = keras.layers.StringLookup(max_tokens=1000)  # doctest: +SKIP
     >>> gridflow.ml.adapt({"city": city, "age": keras.layers.Normalization()}, df)  # doctest: +SKIP
     """
+    if not is_dataframe(df) or df.isStreaming:
+        what = "a streaming DataFrame" if is_dataframe(df) else type(df).__name__
+        raise InvalidArgument(
+            f"adapt needs a DataFrame of Spark's that ends; got {what}. To data in the driver, "
+            "layers adapt by themselves: layer.adapt(data)."
+        )
     learners = list(_learners(target, df.columns))
     if not learners:
         raise InvalidArgument(
