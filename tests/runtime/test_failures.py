@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gridflow import Deadlines, errors
+from gridflow import Deadlines, Spool, errors
 from gridflow.testing.deaths import agent_of_this_task
 
 
@@ -234,6 +234,13 @@ def test_a_killed_agent_is_reported_as_lost_and_takes_its_task_along(distribute)
 
     error = expect(errors.TaskLost, distribute(), train)
     assert error.first.task == "worker:1"
+
+
+def test_a_spool_folder_that_can_not_be_used_is_named_with_the_option(distribute, tmp_path):
+    (tmp_path / "file").touch()
+    spool = Spool(dir=str(tmp_path / "file"))
+    with pytest.raises(errors.TaskLost, match="file on this host. Choose another one with Spool"):
+        distribute(spool=spool).run(lambda: None)
 
 
 @pytest.mark.full(launcher="local")

@@ -38,7 +38,7 @@ from gridflow._spec.network import host_and_port
 from gridflow._wire.client import CoordinatorClient
 from gridflow._wire.commands import Close
 from gridflow._wire.reports import Gone, Spooled
-from gridflow.errors import DataError, NotEnoughGpus
+from gridflow.errors import DataError, NotEnoughGpus, UnsafePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,9 +111,17 @@ class Agent:
             Read once.
         """
         prefix = task_prefix(self.payload.job, self.task)
-        with temporary_folder(
-            prefix, self.payload.spec.hosts.spool.dir or local_folder()
-        ) as folder:
+        root = self.payload.spec.hosts.spool.dir or local_folder()
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(temporary_folder(prefix, root))
+            except UnsafePath:  # it says itself what to do
+                raise
+            except OSError as error:
+                raise DataError(
+                    f"no folder for the task's rows can be made in {root or 'the temporary folder'}"
+                    f" on this host. Choose another one with Spool(dir=…). ({error})"
+                ) from error
             self._run_in(folder, batches)
         if self._error is not None:
             raise self._error
