@@ -22,6 +22,7 @@ from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
+from gridflow._training.modes.base import DatasetRequest
 from gridflow.errors import InvalidArgument, SchemaError
 from suite.batches import make_dataset
 
@@ -517,3 +518,10 @@ def test_tf_keras_starts_inside_an_epoch_when_its_counters_are_loaded(spool):
     assert recorder.batches == [6, 7, 8, 9, *range(10)]
     assert int(model.optimizer.iterations) == 14
     assert [(r["epoch"], r["rows_before"]) for r in records] == [(1, 24), (2, 0)]
+
+
+def test_options_of_a_dataset_are_checked():
+    with pytest.raises(InvalidArgument, match="shuffle must be True or False; got 'no'"):
+        DatasetRequest("train", 8, "x", shuffle="no")
+    with pytest.raises(InvalidArgument, match="map must be a function of batches; got 'x'"):
+        DatasetRequest("train", 8, "x", function="x")

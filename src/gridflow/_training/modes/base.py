@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gridflow._spec.option_checks import whole_number
+from gridflow._spec.option_checks import boolean, whole_number
 from gridflow._wire.reports import EpochFed
 from gridflow.errors import GridflowError, InvalidArgument
 
@@ -53,6 +53,12 @@ class DatasetRequest:
     own_rows: Sequence[int] = ()
     gathered: SpoolReader | None = None
     files: FileReader | None = None
+
+    def __post_init__(self) -> None:
+        if self.shuffle is not None:
+            boolean("shuffle", self.shuffle)
+        if self.function is not None and not callable(self.function):
+            raise InvalidArgument(f"map must be a function of batches; got {self.function!r}.")
 
     @property
     def columns(self) -> dict[str, Any]:
