@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 
 import pytest
 from environments import Expansion, split_commands
-from jobs import flights, full
+from jobs import TRICKY, flights, full
 
 from gridflow import LocalLauncher, MaxRestarts, RetryableExits, Role, TensorflowDistributor
 from gridflow.deploy import TARGETS, Credentials, JobError, Resources, S3Credentials, Spark, render
@@ -82,16 +83,22 @@ def driven(target, job):
     if target == "sparkapplication":
         expand = Expansion({})
         return read_job([expand(word) for word in document.content["spec"]["arguments"]])
-    words = next(each for each in split_commands(document.content) if "spark-submit" in each)
+    words = submitted(document)
     name = next(place for place, word in enumerate(words) if word.startswith("--name="))
-    return read_job(words[name:])
+    expand = Expansion({}) if target == "spark-submit-kubernetes" else str
+    return read_job([expand(word) for word in words[name:]])
+
+
+def submitted(document):
+    """Return the words of a script's spark-submit command."""
+    return next(each for each in split_commands(document.content) if "spark-submit" in each)
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if "spark" in name])
 def test_the_driver_program_on_spark_is_told_the_same_job(target):
     roles = {
         "chief": DescribedRole(command=["sh", "-c", "echo $(HOME) 'it''s'"]),
-        "worker": DescribedRole(2, command=[], env={"ROLE_ENV": '$(A) "yes"\n'}),
+        "worker": DescribedRole(2, command=[], env={"ROLE_ENV": '$(A) $$ "yes"\n'}),
         "ps": DescribedRole(),
         "evaluator": DescribedRole(args=["--evaluate"]),
     }
@@ -102,6 +109,31 @@ def test_the_driver_program_on_spark_is_told_the_same_job(target):
             replace(role, gpus=None, env=dict(job.roles[role.name].env)) for role in ours["roles"]
         ]
         assert {**theirs, "env": None} == {**ours, "env": None}
+
+
+def exported(value):
+    """Return what a variable is in a container of YARN, which puts it into double quotes."""
+    script = f'export TEXT="{value}"; printf %s "$TEXT"'
+    return subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("target", "prefixes", "arrives"),
+    [
+        ("spark-submit-standalone", ["spark.executorEnv."], str),
+        ("spark-submit-yarn", ["spark.executorEnv.", "spark.yarn.appMasterEnv."], exported),
+        (
+            "spark-submit-kubernetes",
+            ["spark.executorEnv.", "spark.kubernetes.driverEnv."],
+            Expansion({"HOME": "/root"}),
+        ),
+    ],
+)
+def test_variables_reach_sparks_processes_unchanged(target, prefixes, arrives):
+    (document,) = render(flights(env=dict(TRICKY)), target, lossy=True).documents
+    properties = dict(word.split("=", 1) for word in submitted(document) if "=" in word)
+    for prefix in prefixes:
+        assert {name: arrives(properties[prefix + name]) for name in TRICKY} == TRICKY
 
 
 def test_programs_of_roles_are_refused_beside_an_application_that_would_not_see_them():

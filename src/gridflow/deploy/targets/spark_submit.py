@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,11 @@ from gridflow.deploy.targets.spark import (
     largest,
     settings,
 )
+from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow.deploy.description.description import Job
 
 #: gridflow's driver program, for submitting machines with gridflow installed.
@@ -42,16 +46,16 @@ _WAITS: Final = "spark.kubernetes.submission.waitAppCompletion"
 
 
 def script(
-    job: Job, master: str, properties: dict[str, str], default: str, *, judged: bool = False
+    job: Job, master: str, properties: dict[str, str], default: str, *, in_pods: bool = False
 ) -> list[Document]:
     """Return a script with one spark-submit command.
 
     ``master``, and ``default`` (the application if the job names none), are shell text inside
-    double quotes. With ``judged``, the script asks Kubernetes how the driver ended.
+    double quotes. With ``in_pods``, the script asks Kubernetes how the driver ended.
     """
     side = settings(job)
     merged = {**conf(job), **properties, **side.conf}
-    judged = judged and merged.get(_WAITS) != "false"
+    judged = in_pods and merged.get(_WAITS) != "false"
     setup, start, end = "set -eu\n", "exec ", ""
     if judged:
         # Each run needs its own name, because pods of earlier runs still exist.
@@ -63,15 +67,28 @@ def script(
     words += [f'--conf "{_DRIVER}=$driver"'] if judged else []
     words += [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in merged.items()]
     words.append(shlex.quote(side.application) if side.application else f'"{default}"')
-    words += [shlex.quote(word) for word in application_args(job)]
+    # Spark copies them into the arguments of the driver's container.
+    arguments = [kubernetes_text(word) if in_pods else word for word in application_args(job)]
+    words += [shlex.quote(word) for word in arguments]
     lines = " \\\n  ".join(words)
     text = f"#!/bin/sh\n{setup}{start}spark-submit \\\n  {lines}\n{end}"
     return [Document("submit.sh", text)]
 
 
-def _env(job: Job, *prefixes: str) -> dict[str, str]:
+def _env(
+    job: Job, *prefixes: str, escape: Callable[[str], str] = lambda text: text
+) -> dict[str, str]:
     env = {**s3_settings(job), **job.env}
-    return {f"{prefix}{name}": value for prefix in prefixes for name, value in env.items()}
+    return {f"{prefix}{name}": escape(value) for prefix in prefixes for name, value in env.items()}
+
+
+def _yarn_text(text: str) -> str:
+    """Escape what a shell expands inside double quotes.
+
+    YARN's NodeManager writes ``export NAME="VALUE"`` into the script that starts a container
+    (apache/hadoop, ContainerLaunch.UnixShellScriptBuilder.env).
+    """
+    return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
 def standalone(job: Job) -> list[Document]:
@@ -84,7 +101,8 @@ def standalone(job: Job) -> list[Document]:
 def yarn(job: Job) -> list[Document]:
     """Return the script for YARN."""
     properties = {"spark.submit.deployMode": "cluster"}
-    properties |= _env(job, "spark.executorEnv.", "spark.yarn.appMasterEnv.")
+    prefixes = ("spark.executorEnv.", "spark.yarn.appMasterEnv.")
+    properties |= _env(job, *prefixes, escape=_yarn_text)
     if job.gang and job.gang.queue:
         properties["spark.yarn.queue"] = job.gang.queue
     if job.labels:
@@ -99,7 +117,7 @@ def kubernetes(job: Job) -> list[Document]:
         "spark.submit.deployMode": "cluster",
         f"{base}namespace": job.namespace,
         f"{base}container.image": job.image,
-        **_env(job, "spark.executorEnv.", f"{base}driverEnv."),
+        **_env(job, "spark.executorEnv.", f"{base}driverEnv.", escape=kubernetes_text),
     }
     if job.service_account:
         properties[f"{base}authenticate.driver.serviceAccountName"] = job.service_account
@@ -120,7 +138,7 @@ def kubernetes(job: Job) -> list[Document]:
     for side in ("driver", "executor"):
         properties |= _pod(job, f"{base}{side}.")
     master = "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
-    return script(job, master, properties, APPLICATION, judged=True)
+    return script(job, master, properties, APPLICATION, in_pods=True)
 
 
 def _pod(job: Job, base: str) -> dict[str, str]:
