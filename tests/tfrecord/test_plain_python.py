@@ -241,6 +241,13 @@ def test_what_cannot_be_read_or_written_is_refused_by_name(tmp_path):
         tfrecord.write_table(pa.table({"t": [[0.5, 1e300]]}), path)
     with pytest.raises(DataError, match="null inside a list"):
         tfrecord.write_table(pa.table({"t": [[1, None]]}), path)
+    with pytest.raises(DataError, match="null inside a list"):
+        steps = pa.table({"t": [[[1], None]]})
+        tfrecord.write_table(steps, path, record_type="SequenceExample")
+    with pytest.raises(DataError, match="'byteArray' has a null"):
+        tfrecord.write_table(pa.table({"byteArray": [b"a", None]}), path, record_type="ByteArray")
+    with pytest.raises(SchemaError, match="two columns have the name 't'"):
+        tfrecord.write_table(pa.table([[1], [2]], names=["t", "t"]), path)
     with pytest.raises(InvalidArgument, match="Did you mean 'SequenceExample'"):
         tfrecord.read_table(path, record_type="SequenzExample")
 
@@ -306,6 +313,16 @@ def test_the_command_line_converts_to_parquet_and_back(folder, tmp_path, capsys)
 def whole(folder):
     """Return what lies in a folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_record_is_bytes_of_any_type(tmp_path):
+    path = tmp_path / "x"
+    numbers = np.arange(3, dtype="<i4")
+    tfrecord.write_records(path, [bytearray(b"a"), memoryview(numbers)])
+    assert list(tfrecord.read_records(path)) == [b"a", numbers.tobytes()]
+    for records in (["text"], b"one record", [None]):
+        with pytest.raises(InvalidArgument, match="must be bytes"):
+            tfrecord.write_records(path, records)
 
 
 @pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz", "x.tfrecord.deflate"])

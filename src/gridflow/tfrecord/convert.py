@@ -253,6 +253,17 @@ def _numpy_type(field: pa.Field) -> Any:
     raise SchemaError(msg + "cast it to a number, a string or a list of those.")
 
 
+def _byte_arrays(table: pa.Table) -> list[bytes]:
+    """Return the records of a table with one binary column."""
+    if table.num_columns != 1 or not pa.types.is_binary(table.schema.field(0).type):
+        raise SchemaError(f"a ByteArray has one binary column, got {table.schema}.")
+    if table.column(0).null_count:
+        name = table.schema.names[0]
+        raise DataError(f"column {name!r} has a null, which can't be stored as a record.")
+    records: list[bytes] = table.column(0).to_pylist()
+    return records
+
+
 def write_table(
     table: pa.Table,
     path: str | os.PathLike[str],
@@ -271,15 +282,18 @@ def write_table(
     Raises
     ------
     SchemaError
-        If a column has a type without a kind, or a list of lists in an Example.
+        If a column has a type without a kind, or a list of lists in an Example, or two columns have
+        the same name.
     DataError
-        If a list holds a null, or a number doesn't fit into 64 bits (uint64) or 32 (doubles).
+        If a list or a column of records (``"ByteArray"``) holds a null, or a number doesn't fit
+        into 64 bits (uint64) or 32 (doubles).
     """
     kind = check_record_type(record_type)
     if kind == "ByteArray":
-        if table.num_columns != 1 or not pa.types.is_binary(table.schema.field(0).type):
-            raise SchemaError(f"a ByteArray has one binary column, got {table.schema}.")
-        return write_records(path, table.column(0).to_pylist(), compression=compression)
+        return write_records(path, _byte_arrays(table), compression=compression)
+    names = table.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SchemaError(f"two columns have the name {twice[0]!r}; rename one of them.")
     types = {field.name: _numpy_type(field) for field in table.schema}
     depths = {field.name: _depth(field.type) for field in table.schema}
     for name, depth in depths.items():
@@ -288,7 +302,7 @@ def write_table(
             raise SchemaError(msg + f"{kind}; a SequenceExample holds lists of lists.")
 
     def values(name: str, cell: Any) -> Any:
-        if any(value is None for value in cell):
+        if cell is None or any(value is None for value in cell):
             raise DataError(f"column {name!r} has a null inside a list, which can't be stored.")
         return list(cell) if types[name] is None else np.array(cell, types[name])
 

@@ -201,6 +201,11 @@ def write_records(
         The bytes of each record.
     compression
         ``"none"``, ``"gzip"`` or ``"deflate"``; by default what the file's suffix tells.
+
+    Raises
+    ------
+    InvalidArgument
+        If a record isn't bytes.
     """
     name = compression_of(path, compression)
     count = 0
@@ -211,7 +216,8 @@ def write_records(
         if name == "gzip":
             packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
             out = cast("IO[bytes]", opened.enter_context(packed))
-        for record in records:
+        for given in records:
+            record = _as_bytes(given)
             length = struct.pack("<Q", len(record))
             frame = b"".join(
                 (
@@ -226,6 +232,17 @@ def write_records(
         if name == "deflate":
             out.write(deflate.flush())
     return count
+
+
+def _as_bytes(record: object) -> bytes:
+    if isinstance(record, bytes):
+        return record
+    if isinstance(record, bytearray | memoryview):
+        return bytes(record)  # the length of a memoryview counts its items
+    raise InvalidArgument(
+        f"a record must be bytes, got {type(record).__name__}; encode text, and pass a list of "
+        "records."
+    )
 
 
 def masked_crc32c(data: bytes | bytearray | memoryview) -> int:
