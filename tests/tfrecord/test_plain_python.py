@@ -223,6 +223,43 @@ def test_the_schema_is_the_widest_of_all_records(tmp_path):
     assert tfrecord.infer_schema(path, limit=1).field("a").type == pa.int64()
 
 
+def test_no_more_records_are_read_than_the_limit(tmp_path):
+    path = tmp_path / "x"
+    tfrecord.write_records(path, [tfrecord.serialize_example({"a": [1]}), b"no example"])
+    assert tfrecord.infer_schema(path, limit=1).names == ["a"]
+    assert tfrecord.read_table(path, limit=1).num_rows == 1
+    with pytest.raises(InvalidArgument, match="limit"):
+        tfrecord.infer_schema(path, limit=-1)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "values"),
+    [
+        (pa.int32(), [1, 2]),
+        (pa.float16(), [np.float16(1.5), np.float16(2)]),
+        (pa.decimal128(10, 2), [decimal.Decimal("1.10"), decimal.Decimal("-2.00")]),
+        (pa.large_string(), ["ü", ""]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("listed", [pa.list_, pa.large_list, lambda leaf: pa.list_(leaf, 2)])
+def test_lists_of_every_layout_come_back(tmp_path, leaf, values, listed):
+    columns = {"v": pa.array(values, leaf), "l": pa.array([values, None], listed(leaf))}
+    tfrecord.write_table(pa.table(columns), tmp_path / "x")
+    schema = pa.schema({name: column.type for name, column in columns.items()})
+    assert tfrecord.read_table(tmp_path / "x", schema=schema).equals(pa.table(columns))
+
+
+def test_rows_without_values_are_not_lost(tmp_path):
+    path = tmp_path / "x"
+    tfrecord.write_table(pa.table({"a": pa.array([None, None], pa.int64())}), path)
+    with pytest.raises(DataError, match="no values"):
+        tfrecord.read_table(path)
+    assert tfrecord.read_table(path, schema=pa.schema({"a": pa.int64()})).num_rows == 2
+    tfrecord.write_records(path, [])
+    assert tfrecord.read_table(path).num_rows == 0
+
+
 def test_what_cannot_be_read_or_written_is_refused_by_name(tmp_path):
     path = tmp_path / "x"
     tfrecord.write_records(path, [tfrecord.serialize_example({"a": [1, 2]})])

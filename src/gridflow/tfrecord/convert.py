@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from gridflow._spec.option_checks import whole_number
 from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.tfrecord.example import Example, MalformedExample, parse_example, serialize_example
 from gridflow.tfrecord.framing import CorruptRecord, read_frames, write_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gridflow.tfrecord.example import Values
 
@@ -30,6 +32,10 @@ def check_record_type(record_type: str) -> str:
             return known
     msg = f"record_type must be one of {', '.join(RECORD_TYPES)}, got {record_type!r}."
     raise InvalidArgument(msg + did_you_mean(record_type, RECORD_TYPES))
+
+
+def _limit(limit: int | None) -> int | None:
+    return None if limit is None else whole_number("limit", limit, 0)
 
 
 def _paths(paths: Any) -> list[str]:
@@ -82,6 +88,7 @@ def infer_schema(
     limit
         Look only at so many records.
     """
+    limit = _limit(limit)
     if check_record_type(record_type) == "ByteArray":
         return pa.schema([pa.field(BYTES_COLUMN, pa.binary())])
     sequence = check_record_type(record_type) == "SequenceExample"
@@ -95,9 +102,7 @@ def infer_schema(
             found[name] = max(old_kind, kind), max(old_depth, depth)
 
     examples = read_examples(paths, sequence=sequence, compression=compression)
-    for number, example in enumerate(examples):
-        if limit is not None and number >= limit:
-            break
+    for example in islice(examples, limit):
         for name, values in example.features.items():
             add(context, name, values, int(values is not None and len(values) > 1))
         for name, steps in example.feature_lists.items():
@@ -139,14 +144,16 @@ def read_table(
     Raises
     ------
     DataError
-        If a feature doesn't fit its column, or (`CorruptRecord`) a record is damaged.
+        If a feature doesn't fit its column, or (`CorruptRecord`) a record is damaged; or if no
+        record has a value, because a table without columns can't hold rows.
     """
     kind = check_record_type(record_type)
+    limit = _limit(limit)
     if kind == "ByteArray":
         records = (
             record for p in _paths(paths) for _, record in read_frames(p, compression=compression)
         )
-        return pa.table({BYTES_COLUMN: pa.array(_head(records, limit), pa.binary())})
+        return pa.table({BYTES_COLUMN: pa.array(islice(records, limit), pa.binary())})
     if schema is None:
         schema = infer_schema(paths, record_type=kind, compression=compression, limit=limit)
     if columns is not None:
@@ -157,23 +164,19 @@ def read_table(
         schema = pa.schema([schema.field(name) for name in columns])
     examples = read_examples(paths, sequence=kind == "SequenceExample", compression=compression)
     cells: list[list[Any]] = [[] for _ in schema]
-    for example in _head(examples, limit):
+    for example in islice(examples, limit):
+        if not schema.names and columns is None:
+            msg = "the records have no values, and a table without columns can't hold rows; "
+            raise DataError(msg + "read_records gives their bytes.")
         for field, column in zip(schema, cells, strict=True):
             column.append(_cell(example, field))
     arrays = []
     for field, column in zip(schema, cells, strict=True):
         try:
-            arrays.append(pa.array(column, field.type))
+            arrays.append(pa.array(column, _storage(field.type)).cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise DataError(f"column {field.name!r} ({field.type}): {error}") from error
     return pa.table(arrays, schema=schema)
-
-
-def _head(items: Iterable[Any], limit: int | None) -> Iterator[Any]:
-    for number, item in enumerate(items):
-        if limit is not None and number >= limit:
-            return
-        yield item
 
 
 def _cell(example: Example, field: pa.Field) -> Any:
@@ -182,7 +185,7 @@ def _cell(example: Example, field: pa.Field) -> Any:
         if values is None:
             return None
         values = _fit(values, field)
-        if pa.types.is_list(field.type):
+        if _depth(field.type):
             return values
         if len(values) > 1:
             msg = f"column {field.name!r} ({field.type}) has a record with {len(values)} values; "
@@ -216,6 +219,19 @@ def _fit(values: Any, field: pa.Field) -> Any:
 def _leaf(type_: pa.DataType) -> pa.DataType:
     while pa.types.is_list(type_) or pa.types.is_large_list(type_) or _is_fixed_list(type_):
         type_ = type_.value_type
+    return type_
+
+
+def _storage(type_: pa.DataType) -> pa.DataType:
+    """Return the type that Arrow makes of float32 values, to be cast to a column's own."""
+    if pa.types.is_decimal(type_) or pa.types.is_float16(type_):
+        return pa.float64()
+    if pa.types.is_list(type_):
+        return pa.list_(_storage(type_.value_type))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_storage(type_.value_type))
+    if _is_fixed_list(type_):
+        return pa.list_(_storage(type_.value_type), type_.list_size)
     return type_
 
 
