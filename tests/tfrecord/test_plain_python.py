@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridflow import tfrecord
+from gridflow._spec.exits import Exit
 from gridflow.errors import DataError, InvalidArgument, MissingDependency, SchemaError
 from gridflow.tfrecord import cli, jars
 from gridflow.tfrecord.framing import CorruptRecord, masked_crc32c
@@ -342,9 +343,23 @@ def test_the_command_line_converts_to_parquet_and_back(folder, tmp_path, capsys)
     assert tfrecord.read_table(back).equals(pq.read_table(parquet))
     assert run("convert", back, tmp_path / "y.tfrecord") == 0
     assert tfrecord.read_table(tmp_path / "y.tfrecord").num_rows == 6
-    assert run("convert", back, back) == 2
-    assert run("head", tmp_path / "nowhere") == 2
+    assert run("convert", back, back) == Exit.USAGE
+    assert run("head", tmp_path / "nowhere") == Exit.USAGE
     assert "no file or folder" in capsys.readouterr().err
+    assert run("convert", tmp_path / "nowhere.parquet", back) == Exit.OTHER
+    assert run("convert", back, tmp_path / "nowhere" / "x") == Exit.OTHER
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    assert run("convert", tmp_path / "bad.parquet", back) == Exit.DATA
+    assert "bad.parquet can't be read" in capsys.readouterr().err
+
+
+def test_every_line_of_head_is_json(tmp_path, capsys):
+    path = tmp_path / "x"
+    values = [0.5, math.nan, math.inf, -math.inf]
+    tfrecord.write_records(path, [tfrecord.serialize_example({"x": values})])
+    assert run("head", path) == 0
+    row = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert row == {"x": [0.5, "NaN", "Infinity", "-Infinity"]}
 
 
 def whole(folder):
@@ -397,18 +412,18 @@ def test_a_link_and_a_device_are_written_through(tmp_path):
         tfrecord.write_records(tmp_path / "nowhere" / "x", [b"a"])
 
 
-def test_a_conversion_that_fails_replaces_nothing(folder, tmp_path):
+def test_a_conversion_that_fails_replaces_nothing(folder, tmp_path, capsys):
     parquet, records = tmp_path / "x.parquet", tmp_path / "x.tfrecord"
     assert run("convert", folder, parquet) == 0
     assert run("convert", folder, records) == 0
     before = whole(tmp_path)
     (folder / "b.tfrecord.gz").write_bytes((folder / "b.tfrecord.gz").read_bytes()[:-9])
-    assert run("convert", folder, records) == 1
-    assert run("convert", folder, parquet) == 1
-    with files_of_at_most(10), pytest.raises(OSError, match="large"):
-        run("convert", records, parquet)
-    with files_of_at_most(10), pytest.raises(OSError, match="large"):
-        run("convert", parquet, records)
+    assert run("convert", folder, records) == Exit.DATA
+    assert run("convert", folder, parquet) == Exit.DATA
+    with files_of_at_most(10):
+        assert run("convert", records, parquet) == Exit.OTHER
+        assert run("convert", parquet, records) == Exit.OTHER
+    assert capsys.readouterr().err.count("large") == 2
     assert whole(tmp_path) == before
 
 

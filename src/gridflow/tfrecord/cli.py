@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from gridflow._files.replacing import replacing
+from gridflow._spec.exits import exit_code
 from gridflow._spec.printable import printable
-from gridflow.errors import DataError, InvalidArgument
+from gridflow.errors import DataError, GridflowError, InvalidArgument
 from gridflow.tfrecord.convert import (
     RECORD_TYPES,
     infer_schema,
@@ -78,9 +80,14 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _plain(values: Any) -> Any:
-    """Make values fit for JSON; bytes that are no text become base64."""
+    """Make values fit for JSON; bytes that are no text become base64, NaN and infinity text."""
     if isinstance(values, np.ndarray):
-        return values.tolist()
+        numbers = values.tolist()
+        if values.dtype.kind != "f" or np.isfinite(values).all():
+            return numbers
+        # JSON has no such numbers; protobuf's JSON writes the same words.
+        words = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+        return [words.get(str(number), number) for number in numbers]
     if isinstance(values, bytes):
         try:
             return values.decode()
@@ -159,6 +166,15 @@ def _is_parquet(path: str) -> bool:
     return path.lower().endswith((".parquet", ".pq"))
 
 
+def _read_parquet(source: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(source)
+    except pa.ArrowException as error:
+        raise DataError(f"{source} can't be read: {error}") from error
+
+
 def _convert(args: argparse.Namespace) -> int:
     import pyarrow.parquet as pq
 
@@ -167,7 +183,7 @@ def _convert(args: argparse.Namespace) -> int:
         raise InvalidArgument("one of the two files must be a TFRecord file, both are Parquet.")
     if _is_parquet(source):
         count = write_table(
-            pq.read_table(source),
+            _read_parquet(source),
             target,
             record_type=args.record_type,
             compression=args.compression,
@@ -195,9 +211,11 @@ def _run(command: Command) -> Command:
     def run(args: argparse.Namespace) -> int:
         try:
             return command(args)
-        except (InvalidArgument, DataError) as error:
+        except BrokenPipeError:
+            raise  # `gridflow` has an exit code of its own for it
+        except (GridflowError, OSError) as error:
             print(f"gridflow tfrecord: {printable(str(error))}", file=sys.stderr)  # noqa: T201 -- the error
-            return 2 if isinstance(error, InvalidArgument) else 1
+            return exit_code(error)
 
     return run
 
