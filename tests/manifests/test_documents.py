@@ -135,7 +135,21 @@ def test_any_text_survives_yaml_and_expansion(text):
             assert (env["TEXT"], command[-1]) == (text, text)
 
 
+def test_an_index_is_written_in_digits():
+    with pytest.raises(JobError, match="'²' is not an index"):
+        parse_job("{name: flights, command: [a]}", assignments=["command.²=b"])
+
+
+def test_a_job_that_a_program_wrote_as_json_is_read():
+    fields = {"name": "flights", "command": ["🐢"], "env": {"TEXT": "żółw 🐢"}}
+    job = parse_job(json.dumps(fields))
+    assert (job.command, job.env) == (("🐢",), {"TEXT": "żółw 🐢"})
+    with pytest.raises(JobError, match=r"job\.yaml:1:37: contains half of a character"):
+        parse_job(r'{"name": "flights", "env": {"TEXT": "\ud83d"}}')
+
+
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**40), 2**40)
+_SCALARS |= st.floats(allow_nan=False, allow_infinity=False)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 

@@ -82,6 +82,10 @@ def scalar(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        # YAML 1.1 takes 1e-07 for a string, because it has no dot.
+        mantissa, e, exponent = json.dumps(value).partition("e")
+        return mantissa + (".0" if e and "." not in mantissa else "") + e + exponent
     if not isinstance(value, str):
         return json.dumps(value)
     if _SAFE.match(value) and value.lower() not in _WORDS:

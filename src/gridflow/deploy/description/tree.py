@@ -6,6 +6,7 @@ fields that take strings.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +19,7 @@ from gridflow.deploy.description.problems import JobError, Problem
 #: Limits nested aliases, which can expand exponentially ("billion laughs").
 _MOST_NODES: Final = 100_000
 _DEEPEST: Final = 200
-_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})\Z")
 _STEP: Final = re.compile(r'(?:"([^"]*)"|([^."=]+))')
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
@@ -102,19 +103,35 @@ class _Tree:
                 at = self._where(key)
                 if not isinstance(key, yaml.ScalarNode):
                     raise JobError([Problem("", "a key must be a string.", at)])
-                if key.value in entries:
-                    raise JobError([Problem("", f"the key {key.value!r} is defined twice.", at)])
+                name = _joined(key.value, at)
+                if name in entries:
+                    raise JobError([Problem("", f"the key {name!r} is defined twice.", at)])
                 child = self.node(value)
                 child.key = at
                 child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
-                entries[key.value] = child
+                entries[name] = child
             return Node(entries, where)
         if isinstance(raw, yaml.SequenceNode):
             return Node([self.node(item) for item in raw.value], where)
-        return Node(raw.value, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
+        text = _joined(raw.value, where)
+        return Node(text, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
 
     def _where(self, raw: yaml.Node) -> str:
         return f"{self.source}:{raw.start_mark.line + 1}:{raw.start_mark.column + 1}"
+
+
+def _joined(text: str, where: str) -> str:
+    r"""Return a text with each character that JSON writes as two escapes (``\ud83d\ude00``).
+
+    PyYAML makes two surrogates of them, which no encoding can write.
+    """
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        reason = "contains half of a character, an escape from \\ud800 to \\udfff by itself."
+        raise JobError([Problem("", reason, where)]) from error
 
 
 def plain_value(node: Node) -> Any:
@@ -135,7 +152,8 @@ def plain_value(node: Node) -> Any:
         return text.lower() == "true"
     if _INTEGER.match(text):
         return int(text)
-    return float(text) if _FLOAT.match(text) else text
+    number = float(text) if _FLOAT.match(text) else math.inf
+    return number if math.isfinite(number) else text  # documents can't hold infinity
 
 
 def assign(root: Node, assignment: str) -> None:
@@ -154,7 +172,7 @@ def assign(root: Node, assignment: str) -> None:
     node = root
     for step, following in zip(path, [*path[1:], None], strict=True):
         if isinstance(node.value, list):
-            if not step.isdigit() or int(step) > len(node.value):
+            if not step.isdecimal() or int(step) > len(node.value):
                 reason = f"{step!r} is not an index into a list of length {len(node.value)}."
                 raise JobError([Problem(".".join(path), reason, source)])
             if int(step) == len(node.value):
