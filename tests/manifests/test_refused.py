@@ -53,6 +53,11 @@ DESCRIPTIONS = [
     ("restart_policy: onfailure", "restart_policy", "Did you mean 'on-failure'"),
     ("restart_limit: -1", "restart_limit", "at least 0"),
     ("restart_limit: three", "restart_limit", "whole number"),
+    (f"restart_limit: {'9' * 5000}", "restart_limit", "whole number"),
+    (f"deadline: {'9' * 5000}", "deadline", "not a duration"),
+    ("shared_memory: 1e99999", "shared_memory", "less than 8Ei"),
+    ("overrides: {kubernetes: {Service: null}}", "overrides.kubernetes.Service", "tree of fields"),
+    ("overrides: {kubernetes: {Service: text}}", "overrides.kubernetes.Service", "tree of fields"),
     ("roles: {wroker: {replicas: 2}}", "roles.wroker", "Did you mean 'worker'"),
     ("roles: {chief: {replicas: 2}}", "roles.chief.replicas", "at most one chief"),
     ("roles: {worker: {}, evaluator: {replicas: 2}}", "roles.evaluator.replicas", "at most one"),
@@ -134,6 +139,7 @@ DESCRIPTIONS = [
 
 #: Overrides of the Kubernetes Job that its schema would let pass or that would fail on the server.
 OVERRIDES = [
+    ("containers: [{name: [a]}]", "spec.template.spec.containers[0].name", "must be a string"),
     ("restartPolicy: Always", "restartPolicy", "must be one of 'Never', 'OnFailure'"),
     ("restartPolcy: Never", "restartPolcy", "Did you mean 'restartPolicy'"),
     ("restartPolicy: OnFailure", "podFailurePolicy", "needs restartPolicy: Never"),

@@ -25,7 +25,9 @@ _IMAGE: Final = re.compile(
 )
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d+)?\Z")
 _LEAST_MEMORY: Final = 1 << 20
-_DURATION: Final = re.compile(r"(\d+)(s|m|h|d)?\Z")
+#: Kubernetes counts bytes in 64 bits.
+_MOST_MEMORY: Final = 1 << 63
+_DURATION: Final = re.compile(r"(\d{1,12})(s|m|h|d)?\Z")
 _POWERS: Final = {
     "m": Decimal("0.001"),
     "": Decimal(1),
@@ -178,6 +180,8 @@ def memory(text: str) -> str | None:
         return str(error)
     if size <= 0:
         return f"memory must be more than 0, got {text!r}."
+    if size >= _MOST_MEMORY:
+        return f"memory must be less than 8Ei, got {text!r}."
     if size < _LEAST_MEMORY:
         better = re.sub(r"[a-zA-Z].*", "", text) + "Gi"
         hint = f" Did you mean {better!r}?" if quantity(better) >= _LEAST_MEMORY else ""

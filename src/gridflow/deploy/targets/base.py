@@ -159,7 +159,8 @@ def _list_key(base: Any, change: Any) -> str | None:
     items = [*base, *change]
     if not all(isinstance(item, dict) for item in items):
         return None
-    return next((key for key in ("name", "id") if all(key in item for item in items)), None)
+    keys = ("name", "id")
+    return next((k for k in keys if all(isinstance(item.get(k), str) for item in items)), None)
 
 
 def override(target: Target, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
@@ -189,6 +190,10 @@ def override(target: Target, documents: list[Document], tree: Mapping[str, Any])
             known = ", ".join(selectors)
             reason = f"the target {target.name} doesn't render {key!r}; it renders {known}."
             problems.append(Problem(f"{path}.{key}", reason + did_you_mean(key, selectors)))
+        elif not isinstance(change, dict):
+            reason = f"must be a tree of fields, got {change!r}; null removes only fields."
+            problems.append(Problem(f"{path}.{key}", reason))
+            continue
         for index in selectors.get(key, ()):
             changed[index] = Document(changed[index].name, merge(changed[index].content, change))
     if problems:
