@@ -351,3 +351,19 @@ def test_where_a_secret_is_one_file_it_is_refused():
     assert service["environment"]["GOOGLE_APPLICATION_CREDENTIALS"] == "/etc/gridflow/gcs/my.json"
     place = {"source": "gcs.my.json", "target": "/etc/gridflow/gcs/my.json"}
     assert (service["secrets"], stack["secrets"]) == ([place], {"gcs.my.json": {"external": True}})
+
+
+def test_each_secret_of_marathon_has_its_own_name():
+    keys = {name: SecretKey("proxy", name) for name in ("HTTP_PROXY", "http_proxy")}
+    job = flights(
+        secrets=Secrets(env=keys, image_pull=["gcs"]),
+        credentials=Credentials(gcs=GcsCredentials("gcs")),
+    )
+    (group,) = render(job, "marathon").documents
+    app = group.content["apps"][0]
+    sources = {name: secret["source"] for name, secret in app["secrets"].items()}
+    for name in keys:
+        assert sources[app["env"][name]["secret"]] == f"flights/proxy/{name}"
+    assert sources[app["container"]["docker"]["pullConfig"]["secret"]] == "flights/gcs"
+    (mount,) = app["container"]["volumes"]
+    assert sources[mount["secret"]] == "flights/gcs/key.json"

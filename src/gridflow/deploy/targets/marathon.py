@@ -67,6 +67,8 @@ def secret_sources(job: Job) -> tuple[dict[str, Any], dict[str, dict[str, str]]]
         table["gcs"] = {"source": f"{job.name}/{gcs.secret}/{gcs.key}"}
     for variable, ref in job.secret_keys.items():
         name = f"env-{variable.lower().replace('_', '-')}"
+        while name in table:  # HTTP_PROXY and http_proxy are two variables
+            name += "-2"
         env[variable] = {"secret": name}
         table[name] = {"source": f"{job.name}/{ref.secret}/{ref.key}"}
     return env, table
@@ -93,18 +95,18 @@ def app(
 ) -> MarathonApp:
     """Return one app of the group."""
     docker: dict[str, Any] = {"image": image}
+    secret_env, table = secret_sources(job)
     if job.secrets.image_pull:
-        docker["pullConfig"] = {"secret": job.secrets.image_pull[0]}
+        pull = job.secrets.image_pull[0]
+        name_of_pull = f"pull-{pull}" if pull in table else pull
+        docker["pullConfig"] = {"secret": name_of_pull}
+        table[name_of_pull] = {"source": f"{job.name}/{pull}"}
     container: dict[str, Any] = {"type": "MESOS", "docker": docker}
     if found := volumes(job):
         container["volumes"] = found
     if job.shared_memory:
         size = int(mebibytes(job.shared_memory))
         container["linuxInfo"] = {"ipcInfo": {"mode": "PRIVATE", "shmSize": size}}
-    secret_env, table = secret_sources(job)
-    if job.secrets.image_pull:
-        pull = job.secrets.image_pull[0]
-        table[pull] = {"source": f"{job.name}/{pull}"}
     whole: dict[str, Any] = {
         "id": f"/{job.name}/{name}",
         "cmd": command_line(words),
