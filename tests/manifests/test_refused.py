@@ -281,6 +281,16 @@ TARGETS = [
         "spec.tfReplicaSpecs",
         "at most one chief",
     ),
+    ("local", TWO + "port: 65533", "port", "ports go up to 65536"),
+    ("compose", TWO + "port: 65535", "port", "ports go up to 65536"),
+    ("docker", TWO + "port: 65535", "port", "ports go up to 65536"),
+    ("docker", f"name: {'a' * 55}", "name", "has 64 characters"),
+    (
+        "spark-submit-kubernetes",
+        "secrets: {files: {/a: tls, /b: tls}}",
+        "secrets.files./b",
+        "one path only",
+    ),
     (
         "volcano",
         "overrides: {volcano: {Job: {spec: {minAvailable: 9}}}}",

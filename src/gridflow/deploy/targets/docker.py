@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
+from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.compose import (
@@ -30,6 +31,8 @@ from gridflow.deploy.task_start import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
 
@@ -214,6 +217,14 @@ def render(job: Job) -> list[Document]:
     ]
 
 
+def problems(job: Job) -> Iterator[Problem]:
+    """Yield a name that no container can have as its host name."""
+    longest = max((f"{job.name}-{role}-{index}" for role, index in tasks(job)), key=len)
+    if len(longest) > rules.MAX_LABEL:
+        reason = f"the host name {longest!r} has {len(longest)} characters"
+        yield Problem("name", f"{reason} (limit {rules.MAX_LABEL})")
+
+
 TARGET: Final = Target(
     name="docker",
     title="Docker: a Dockerfile and the commands",
@@ -222,4 +233,5 @@ TARGET: Final = Target(
     cannot={**ONE_HOST_CANNOT},
     leaves=SIDES,
     needs=("image", "command"),
+    cannot_together=problems,
 )

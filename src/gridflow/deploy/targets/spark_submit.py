@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import GCS_DIRECTORY, GPU_PRODUCT, s3_settings
 from gridflow.deploy.targets.base import Document, Target
 from gridflow.deploy.targets.spark import (
@@ -18,7 +19,7 @@ from gridflow.deploy.targets.spark import (
 from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gridflow.deploy.description.description import Job
 
@@ -175,6 +176,18 @@ def _pod(job: Job, base: str) -> dict[str, str]:
     return found
 
 
+def _mounted_twice(job: Job) -> Iterator[Problem]:
+    """Reject a secret at two paths, because the property is named after the secret."""
+    mounts = [(f"volumes[{i}].secret", v.secret) for i, v in enumerate(job.volumes) if v.secret]
+    mounts += [(f"secrets.files.{path}", name) for path, name in job.secrets.files.items()]
+    mounts += [("credentials.gcs.secret", gcs.secret)] if (gcs := job.credentials.gcs) else []
+    seen = set()
+    for path, name in mounts:
+        if name in seen:
+            yield Problem(path, f"Spark mounts a secret at one path only, and {name!r} has another")
+        seen.add(name)
+
+
 _COMMON: Final = {
     "time_to_live": "Spark doesn't keep finished applications on the cluster",
     "clean_up": "Spark itself removes executors at the end",
@@ -251,4 +264,5 @@ KUBERNETES: Final = Target(
     },
     leaves=_LEAVES,
     needs=("image", "command"),
+    cannot_together=_mounted_twice,
 )
