@@ -48,6 +48,11 @@ DESCRIPTIONS = [
     ("args: [hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567]", "args[0]", "looks like a secret"),
     ("env: {DATABASE_URL: 'postgres://me:abc@host/db'}", "env.DATABASE_URL", "looks like a secret"),
     ("roles: {worker: {env: {dbPassword: abc}}}", "roles.worker.env.dbPassword", "like a secret"),
+    (
+        "roles: {worker: {env: {A: b}}}\nsecrets: {env: {A: {secret: s, key: k}}}",
+        "secrets.env.A",
+        "is also in roles.worker.env",
+    ),
     ("restartPolicy: Always", "restartPolicy", "Did you mean 'restart_policy'"),
     ("restart_policy: Always", "restart_policy", "must be one of"),
     ("restart_policy: onfailure", "restart_policy", "Did you mean 'on-failure'"),

@@ -277,9 +277,10 @@ class Job:
         for path in self.secrets.files:
             if path in paths[: len(self.volumes)]:
                 check.add(f"secrets.files.{path}", "a volume has the same path.")
+        plain = {"env": self.env} | {f"roles.{n}.env": role.env for n, role in self.roles.items()}
         for variable in self.secrets.env:
-            if variable in self.env:
-                check.add(f"secrets.env.{variable}", "is also in env.")
+            for place in (place for place, env in plain.items() if variable in env):
+                check.add(f"secrets.env.{variable}", f"is also in {place}.")
 
     def _check_log_dirs(self, check: Checks) -> None:
         if self.tensorboard and not self.tensorboard.log_dir.startswith(BUCKETS):
