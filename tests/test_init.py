@@ -190,6 +190,8 @@ def test_the_defaults_of_every_target_render(target, capsys):
         (["--workers", "-1"], "--workers: must be a whole number"),
         (["--backend", "mxnet"], "--backend: must be one of tensorflow, jax, torch"),
         (["--backend", "jax", "--ps", "2"], "--ps: parameter servers need the backend tensorflow"),
+        (["--program", " "], "--program: must not be empty."),
+        (["--target", "kubernetes", "--image", ""], "--image: must not be empty."),
         (["--program", "python '"], "--program: No closing quotation."),
         (["--program", "train --token=s3cr3t"], "--program: --token looks like a secret"),
         (["--target", "compose", "--data", "rows"], "--data: a path in the container must begin"),

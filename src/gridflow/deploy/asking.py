@@ -157,6 +157,9 @@ def problem(answers: Answers, name: str) -> str:
         )
     if name == "backend" and answers[name] not in BACKENDS:
         return f"must be one of {', '.join(BACKENDS)}, got {answers[name]!r}."
+    is_needed = name == "program" or (name == "image" and _has_image(answers))
+    if is_needed and not answers[name].strip():
+        return "must not be empty."
     if name in {"workers", "gpus", "ps"} and not answers[name].isdecimal():
         return f"must be a whole number, got {answers[name]!r}."
     if name == "workers" and not int(answers[name]):
