@@ -158,6 +158,7 @@ def test_a_template_of_the_users_own_is_rendered(printed, tmp_path):
         ("{{ [1] | map('string') | tojson }}", "tojson takes strings"),
         ("{{ 1 | no_filter }}", "No filter named 'no_filter'"),
         ("{% include 'other' %}", "no such template: 'other'."),
+        ("{% include 'mine' %}", "RecursionError"),
         ("\udcff", "can't decode"),
     ],
 )

@@ -197,6 +197,7 @@ def render_template(arguments: argparse.Namespace) -> int:
         ArithmeticError,
         LookupError,
         OSError,
+        RecursionError,
         TypeError,
         ValueError,
     ) as e:
