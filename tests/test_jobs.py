@@ -105,6 +105,14 @@ def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys
     assert job["bytes"] > 1000
 
 
+def test_a_result_cannot_move_the_cursor_of_who_lists_it(folder, capsys):
+    (folder / "job4" / "result.json").write_text(r'{"state": "\u001b]0;a title\u0007ended"}')
+    assert cli.main(["jobs", "--dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "ended" in out
+    assert "\x1b" not in out
+
+
 @pytest.mark.parametrize(
     "text",
     ["", '{"host": "h', "[]", '{"host": "h", "pid": null}', "[" * 99_999],

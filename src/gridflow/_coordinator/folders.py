@@ -28,6 +28,7 @@ from gridflow._files.local import (
     user_name,
     write_whole,
 )
+from gridflow._spec.printable import printable
 from gridflow.errors import InvalidArgument, JobExists
 
 if TYPE_CHECKING:
@@ -340,10 +341,8 @@ def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
     for job in jobs:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.began))
         use = "in use" if job.in_use else "ended"
-        sys.stdout.write(
-            f"{job.id}  {began}  {use:<6}  {_ending(job):<27}  {_megabytes(job.size()):>10}  "
-            f"{job.path}\n"
-        )
+        line = f"{job.id}  {began}  {use:<6}  {_ending(job):<27}  {_megabytes(job.size()):>10}  "
+        sys.stdout.write(printable(f"{line}{job.path}") + "\n")
 
 
 def _ending(job: JobFolder) -> str:
