@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.data_service import DataServiceUse
-from gridflow._spec.option_checks import whole_number
-from gridflow._spec.roles import PS
+from gridflow._spec.option_checks import boolean, whole_number
+from gridflow._spec.roles import PS, TRAINING_ROLES
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.errors import InvalidArgument
 
@@ -280,6 +280,11 @@ def _place(environ: Mapping[str, str]) -> tuple[int, int]:
         return 0, 1
     task, cluster = found
     rank = cluster.rank(task)
+    if rank is None and task.role in TRAINING_ROLES and cluster.tasks:
+        raise InvalidArgument(
+            f"{TF_CONFIG} says that this is {task}, which isn't in its cluster of "
+            f"{', '.join(map(str, cluster.tasks))}."
+        )
     if rank is None:  # an evaluator or a parameter server: it reads alone
         return 0, 1
     return rank, len(cluster.ranks)
@@ -300,7 +305,7 @@ def _cluster(environ: Mapping[str, str]) -> tuple[Task, ClusterSpec] | None:
         config = json.loads(text)
         task = config["task"]
         return Task(task["type"], int(task["index"])), ClusterSpec(config["cluster"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(
             f"can't parse {TF_CONFIG} ({error!r}): {text!r}. Give rank= and num_workers=."
         ) from error
@@ -325,6 +330,11 @@ def _made(
     from gridflow._feed.plan.epochs import steps_for
     from gridflow._feed.plan.grants import FixedGrant
 
+    boolean("shuffle", shuffle)
+    whole_number("seed", seed, 0)
+    whole_number("prefetch", prefetch, 0)
+    if map is not None and not callable(map):
+        raise InvalidArgument(f"map must be a function of batches; got {map!r}.")
     return distribute(
         strategy,
         found.reader(),

@@ -62,3 +62,20 @@ def test_a_place_among_the_workers_is_checked(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     with pytest.raises(InvalidArgument, match="can't parse TF_CONFIG"):
         read()
+    task = {"type": "worker", "index": 2}
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(InvalidArgument, match="worker:2, which isn't in its cluster of worker:0"):
+        read()
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": [], "task": task}))
+    with pytest.raises(InvalidArgument, match="can't parse TF_CONFIG"):
+        read()
+
+
+def test_options_of_a_dataset_are_checked(tmp_path):
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "x.parquet")
+    for name, value in {"shuffle": "no", "seed": "a", "prefetch": -1, "map": "f"}.items():
+        with pytest.raises(InvalidArgument, match=f"{name} must be"):
+            data.parquet_dataset(
+                str(tmp_path / "x.parquet"), batch_size=1, features="x", **{name: value}
+            )
