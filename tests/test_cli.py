@@ -545,3 +545,11 @@ def test_the_script_for_spark_on_kubernetes_ends_as_the_driver_did(
     driver = ask.rpartition("default:")[2]
     assert driver.startswith("flights-driver-")
     assert f"spark.kubernetes.driver.pod.name={driver} " in start
+
+
+def test_a_full_disk_under_standard_output_is_an_error_in_one_line():
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "gridflow.cli", "targets"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == Exit.OTHER
+    assert done.stderr == "gridflow targets: can't write: [Errno 28] No space left on device\n"

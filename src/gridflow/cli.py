@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import io
@@ -49,8 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the pipe; Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return int(Exit.BROKEN_PIPE)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        sys.stderr.write(f"gridflow {arguments.subcommand}: can't write: {error}\n")
+        _drop_output()
+        return int(Exit.OTHER)
     except KeyboardInterrupt:
         sys.stderr.write(f"gridflow {arguments.subcommand}: interrupted\n")
         return int(Exit.INTERRUPTED)
@@ -59,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{title} {printable(str(error))}\n")
         return exit_code(error)
     return code
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _split_command(words: list[str]) -> tuple[list[str], list[str]]:
