@@ -167,6 +167,17 @@ def test_values_of_one_kind_are_written_as_they_are(values, expected):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_names_are_text_and_records_bytes_of_any_type():
+    for name in (b"a", 1, "\ud83d"):
+        with pytest.raises(InvalidArgument, match="must be text"):
+            tfrecord.serialize_example({name: [1]})
+    record = tfrecord.serialize_example({"a": ["x"]})
+    for type_ in (bytes, bytearray, memoryview):
+        features = tfrecord.parse_example(type_(record)).features
+        assert features == {"a": [b"x"]}
+        assert type(features["a"][0]) is bytes
+
+
 def test_steps_of_a_feature_list_are_of_one_kind():
     with pytest.raises(InvalidArgument, match="'x' has steps of whole numbers and floats"):
         tfrecord.serialize_example({}, {"x": [[1], [0.5]]})

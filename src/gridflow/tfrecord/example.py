@@ -181,7 +181,7 @@ def _entries(
         yield key, parse(b"".join(values))
 
 
-def parse_example(data: bytes, *, sequence: bool = False) -> Example:
+def parse_example(data: bytes | bytearray | memoryview, *, sequence: bool = False) -> Example:
     """Parse a serialized Example, or SequenceExample.
 
     What is accepted and which value wins is as in protobuf.
@@ -191,6 +191,7 @@ def parse_example(data: bytes, *, sequence: bool = False) -> Example:
     MalformedExample
         If the bytes are no such message.
     """
+    data = bytes(data) if isinstance(data, bytearray | memoryview) else data
     example = Example()
     for number, wire_type, start, end in _fields(data, 0, len(data)):
         if wire_type != _BYTES:
@@ -351,9 +352,18 @@ def _encode_steps(name: str, steps: Iterable[Any]) -> bytes:
 
 def _map(entries: Mapping[str, bytes]) -> bytes:
     return b"".join(
-        _message(1, _message(1, name.encode()) + _message(2, value))
+        _message(1, _message(1, _utf8(name)) + _message(2, value))
         for name, value in entries.items()
     )
+
+
+def _utf8(name: object) -> bytes:
+    """Return the name of a feature as protobuf stores it."""
+    try:
+        return name.encode()  # type: ignore[attr-defined, no-any-return]
+    except (AttributeError, UnicodeEncodeError) as error:
+        msg = f"the name of a feature must be text in Unicode, got {name!r}."
+        raise InvalidArgument(msg) from error
 
 
 def serialize_example(
@@ -375,7 +385,7 @@ def serialize_example(
     ------
     InvalidArgument
         Values of different kinds in one feature, or of a type that an Example doesn't have, such
-        as Decimal: nothing is converted.
+        as Decimal: nothing is converted. Or a name that isn't text.
     DataError
         A number beyond the range of int64 or float32. Infinity and NaN may be written.
     """
