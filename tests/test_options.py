@@ -291,6 +291,13 @@ def test_what_an_option_can_not_be_is_refused_at_the_call(given, words):
         TensorflowDistributor(launcher=LocalLauncher(), **given)
 
 
+def test_forms_of_columns_stay_as_they_were_given():
+    columns = {"tokens": gridflow.Ragged()}
+    made = TensorflowDistributor(launcher=LocalLauncher(), columns=columns)
+    columns.clear()
+    assert made.spec.feed.columns == {"tokens": gridflow.Ragged()}
+
+
 def test_the_command_and_the_variables_of_a_role_are_checked():
     with pytest.raises(InvalidArgument, match="command of role 'worker' must be a list .*; got 5"):
         gridflow.Role("worker", command=5)

@@ -73,6 +73,7 @@ class FeedOptions:
                 "columns= must be a dict of column to Ragged(), Padded(length), Sparse(size) or "
                 f"Keys('a', 'b'); got {self.columns!r}."
             )
+        object.__setattr__(self, "columns", dict(self.columns))  # the caller may change theirs
         for column, form in self.columns.items():
             if not isinstance(column, str) or not isinstance(form, Form):
                 raise InvalidArgument(
