@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.data_service import DataServiceUse
-from gridflow._spec.option_checks import boolean, whole_number
+from gridflow._spec.option_checks import batch_function, boolean, whole_number
 from gridflow._spec.roles import PS, TRAINING_ROLES
 from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.errors import InvalidArgument
@@ -333,8 +333,7 @@ def _made(
     boolean("shuffle", shuffle)
     whole_number("seed", seed, 0)
     whole_number("prefetch", prefetch, 0)
-    if map is not None and not callable(map):
-        raise InvalidArgument(f"map must be a function of batches; got {map!r}.")
+    batch_function("map", map)
     return distribute(
         strategy,
         found.reader(),

@@ -100,6 +100,18 @@ def path(what: str, value: Any) -> None:
         raise InvalidArgument(f"{what} must be the path of a folder, a str or Path; got {value!r}.")
 
 
+def batch_function(what: str, value: Any) -> None:
+    """Refuse anything except a function, or None.
+
+    Raises
+    ------
+    InvalidArgument
+        With the value.
+    """
+    if value is not None and not callable(value):
+        raise InvalidArgument(f"{what} must be a function of batches; got {value!r}.")
+
+
 def whole_number(what: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return the value if it is a whole number from the minimum to the maximum, if there is one.
 

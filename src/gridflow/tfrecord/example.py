@@ -359,10 +359,12 @@ def _map(entries: Mapping[str, bytes]) -> bytes:
 
 def _utf8(name: object) -> bytes:
     """Return the name of a feature as protobuf stores it."""
+    msg = f"the name of a feature must be text in Unicode, got {name!r}."
+    if not isinstance(name, str):
+        raise InvalidArgument(msg)
     try:
-        return name.encode()  # type: ignore[attr-defined, no-any-return]
-    except (AttributeError, UnicodeEncodeError) as error:
-        msg = f"the name of a feature must be text in Unicode, got {name!r}."
+        return name.encode()
+    except UnicodeEncodeError as error:
         raise InvalidArgument(msg) from error
 
 

@@ -176,7 +176,7 @@ def _feedable(frame: DataFrame, dataset: str, kept: Collection[str] = ()) -> Dat
 def _by_position(frame: DataFrame) -> tuple[DataFrame, list[Column]]:
     """Return the frame with other names, and its columns.
 
-    A name that is there twice can't be resolved, nor one that differs from another only in case.
+    Spark can't resolve a name that occurs twice, or that differs from another only in case.
     """
     from pyspark.sql import functions as f
 

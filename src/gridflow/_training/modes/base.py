@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gridflow._spec.option_checks import boolean, whole_number
+from gridflow._spec.option_checks import batch_function, boolean, whole_number
 from gridflow._wire.reports import EpochFed
 from gridflow.errors import GridflowError, InvalidArgument
 
@@ -57,8 +57,7 @@ class DatasetRequest:
     def __post_init__(self) -> None:
         if self.shuffle is not None:
             boolean("shuffle", self.shuffle)
-        if self.function is not None and not callable(self.function):
-            raise InvalidArgument(f"map must be a function of batches; got {self.function!r}.")
+        batch_function("map", self.function)
 
     @property
     def columns(self) -> dict[str, Any]:
