@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +13,11 @@ from pathlib import Path
 import pytest
 from documents import ROOT, python_blocks, users_environment
 
+from suite.ports import free_ports
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 PAGE = "docs/standalone.md"
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def shell(code, folder, **options):
@@ -53,7 +48,7 @@ def wait_for(log, words):
 @pytest.mark.full  # the suite's own cluster begins with the same classes
 def test_the_commands_of_the_page_train_a_model(tmp_path):
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    port = free_port()
+    (port,) = free_ports(1)
     opt = tmp_path / "opt"
     (opt / "bin").mkdir(parents=True)
     for name in ("python", "python3", "spark-class", "spark-submit"):

@@ -20,6 +20,7 @@ from gridflow._doctor.meeting import Attendance, Meeting, attend
 from gridflow._spec.exits import Exit
 from gridflow._wire.psk_tls import knock
 from gridflow.cli import main
+from suite.ports import free_ports
 
 HERE = "127.0.0.1"
 
@@ -205,8 +206,7 @@ def test_tasks_meet_and_one_of_each_executor_tries_the_others(no_leaks):
 
 def test_an_executor_that_nobody_reaches_is_named(no_leaks, monkeypatch):
     """Its address is one where nothing listens, as behind a firewall that rejects."""
-    with socket.create_server((HERE, 0)) as closed:
-        dead = f"{HERE}:{closed.getsockname()[1]}"
+    dead = f"{HERE}:{free_ports(1)[0]}"
     monkeypatch.setattr(meeting, "_ANSWER_SECONDS", 1.0)
     with Meeting(HERE, (0,), 2) as place:
 
@@ -230,8 +230,7 @@ def test_an_executor_that_nobody_reaches_is_named(no_leaks, monkeypatch):
 
 
 def test_a_driver_that_cant_be_reached_is_an_error(no_leaks):
-    with socket.create_server((HERE, 0)) as closed:
-        port = closed.getsockname()[1]
+    (port,) = free_ports(1)
     nowhere = attend(HERE, port, b"key", 0, "0")
     (finding,) = checks.to_driver({"executor 0": nowhere}, f"{HERE}:{port}")
     assert (finding.level, "refused" in finding.found) == ("error", True)

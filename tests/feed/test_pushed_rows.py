@@ -38,7 +38,7 @@ from gridflow._wire import commands, reports
 from gridflow._wire.identity import make_identities
 from gridflow._wire.receiver import Receiver, ReceiverClient
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
-from suite import stores
+from suite.ports import free_ports
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40))), st.integers(0, 40))
@@ -577,7 +577,7 @@ def test_a_wrong_number_of_answers_is_said_with_the_partition(tmp_path):
 
 def test_who_asks_a_job_that_has_ended_is_told_so():
     identity = make_identities()[1]
-    (port,) = stores.free_ports(1)
+    (port,) = free_ports(1)
     gone = Destination("s", "f", (f"127.0.0.1:{port}",), identity)
     with pytest.raises(DataError, match=r"before stop\(\)"):
         InferenceClient(gone, 0, 0, 1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 
 from gridflow.deploy import render
 from gridflow.deploy.task_start import tasks
+from suite.ports import free_ports
 
 _ADDRESS = re.compile(r"[a-z0-9][a-z0-9.-]*:\d+")
 #: The variables that hold addresses.
@@ -254,14 +254,6 @@ def processes(job, target, *, lossy=False):
     """Return role, index, variables and words of each process of a rendered job."""
     documents = [d.content for d in render(job, target, lossy=lossy).documents]
     return list(ENVIRONMENTS[target](job, documents))
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def moved(text, ports):

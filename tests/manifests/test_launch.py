@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from environments import free_ports, on_this_host, processes
+from environments import on_this_host, processes
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import flights
@@ -24,6 +24,7 @@ from gridflow.deploy.inside.finish import FinishListener, tell
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
+from suite.ports import free_ports
 
 CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
 SHOW = "import os; print(os.environ['TF_CONFIG'])"

@@ -19,7 +19,7 @@ import threading
 import time
 
 import pytest
-from environments import TELLING, free_ports, processes
+from environments import TELLING, processes
 from jobs import flights
 from test_launch import wait_until
 
@@ -27,6 +27,7 @@ from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import call
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
+from suite.ports import free_ports
 
 #: gridflow launch in a pod: names are files of a folder, and its own goes with it.
 POD = """

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from environments import free_ports, on_this_host, processes
+from environments import on_this_host, processes
 from jobs import TRAINING, flights
 
 from gridflow import InvalidArgument, LocalLauncher, TensorflowDistributor
@@ -20,6 +20,7 @@ from gridflow.deploy import JobError, Role, render
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify
 from gridflow.testing.data_service import BATCH
+from suite.ports import free_ports
 
 PROGRAM = str(Path(__file__).parent / "programs" / "served.py")
 SERVED = {"worker": Role(2), "data": Role(2)}

@@ -14,6 +14,7 @@ import pytest
 if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from suite import maven, sparks, stores
+from suite.ports import free_ports
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "kafka"
 _JARS = {"broker": "kafka_2.13-4.1.1.jar", "spark": "spark-sql-kafka-*-4.1.3.jar"}
@@ -49,7 +50,7 @@ def environment():
 @contextlib.contextmanager
 def broker(folder):
     """Run a broker that keeps its topics in a folder; give its address."""
-    port, controller = stores.free_ports(2)
+    port, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(_SETTINGS.format(port=port, controller=controller, folder=folder))
     classes = str(fetch() / "broker" / "*")

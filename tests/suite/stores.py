@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from suite.ports import free_ports
 
 _ROOT = Path(__file__).parents[2]
 _JARS = _ROOT / ".cache" / "hadoop"
@@ -50,15 +51,6 @@ def fetch_hadoop(folder=_JARS):
     words = ["mvn", "-q", "-f", str(pom), "dependency:copy-dependencies"]
     subprocess.run([*words, f"-DoutputDirectory={folder}"], check=True)
     return folder
-
-
-def free_ports(count):
-    """Return so many ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 #: Becomes a program that ends with its parent. Not by `preexec_fn`: Python's code after the fork of

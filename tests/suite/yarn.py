@@ -23,7 +23,8 @@ import psutil
 import pyspark
 import pytest
 
-from suite.stores import fetch_hadoop, free_ports, running, wait
+from suite.ports import free_ports
+from suite.stores import fetch_hadoop, running, wait
 
 #: Room in each for an application master of the tests and two executors.
 _NODE_MEGABYTES = 6144
