@@ -105,6 +105,21 @@ def test_the_command_lists_jobs_and_deletes_those_that_have_ended(folder, capsys
     assert job["bytes"] > 1000
 
 
+def test_a_folder_that_cannot_be_deleted_is_named_and_not_counted(folder, capsys, monkeypatch):
+    def refuse(path, *rest, real=os.rmdir, **options):
+        if os.fspath(path).endswith("job2"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+        real(path, *rest, **options)
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    assert cli.main(["jobs", "--dir", str(folder), "--delete", "job1", "job2"]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("1 deleted")
+    assert f"can't delete all of {folder / 'job2'}: " in said.err
+    assert "busy" in said.err
+    assert left(folder) == ["job0", "job2", "job3", "job4", "no job"]
+
+
 def test_a_result_cannot_move_the_cursor_of_who_lists_it(folder, capsys):
     (folder / "job4" / "result.json").write_text(r'{"state": "\u001b]0;a title\u0007ended"}')
     assert cli.main(["jobs", "--dir", str(folder)]) == 0

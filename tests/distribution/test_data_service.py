@@ -89,7 +89,10 @@ def test_an_address_is_read(address):
     assert read_address("data_service=", address) == "data.example:5050"
 
 
-@pytest.mark.parametrize("address", ["data.example", "http://a:1", ":5050", "a:b", 5050, None])
+@pytest.mark.parametrize(
+    "address",
+    ["data.example", "http://a:1", ":5050", "a:b", "a:0", "a:65536", "a:\u0663", 5050, None],
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(InvalidArgument, match="data_service= is the address"):
         read_address("data_service=", address)

@@ -184,6 +184,8 @@ def test_forms_are_checked_where_they_are_said():
         Padded(0)
     with pytest.raises(InvalidArgument, match="at least one key"):
         Keys()
+    with pytest.raises(InvalidArgument, match="'a' is given twice"):
+        Keys("a", "b", "a")
     with pytest.raises(InvalidArgument, match=r"must be Ragged\(\)"):
         FeedOptions(columns={"x": 3})
     with pytest.raises(InvalidArgument, match="'toks'.*not a column.*Did you mean 'tokens'"):

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow import errors
+from gridflow import SparkLauncher, errors
 from gridflow._launch.spark.gpus import SparkGpuSettings, shortage
 from gridflow._spec.gpus import GpuNeed
-from gridflow.util import num_executors, num_param_servers
+from gridflow.util import num_executors, num_param_servers, quiet
 
 GPUS = {"spark.executor.resource.gpu.amount": "2", "spark.task.resource.gpu.amount": "1"}
 
@@ -94,6 +94,18 @@ def test_the_number_of_executors(settings, number):
 def test_without_an_upper_bound_there_is_no_number():
     with pytest.raises(errors.InvalidArgument, match="maxExecutors"):
         num_executors(session(spark_master="yarn", spark_dynamicAllocation_enabled="true"))
+
+
+@pytest.mark.parametrize("what", [5, "local[2]", 0])
+@pytest.mark.parametrize("function", [num_executors, num_param_servers, SparkLauncher])
+def test_what_is_no_session_is_refused(function, what):
+    with pytest.raises(errors.InvalidArgument, match="expected a SparkSession; got a"):
+        function(what)
+
+
+def test_only_a_builder_can_be_made_quiet():
+    with pytest.raises(errors.InvalidArgument, match="SparkSession.builder.*got a SimpleNamespace"):
+        quiet(session())
 
 
 def test_the_number_of_parameter_servers():

@@ -81,9 +81,14 @@ class JobFolder:
                     total += (Path(folder) / name).lstat().st_size
         return total
 
-    def delete(self) -> None:
-        """Delete it with everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def delete(self) -> OSError | None:
+        """Delete it with everything in it; return why some of it is left."""
+        try:
+            shutil.rmtree(self.path)
+        except OSError as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return error if self.path.exists() else None
+        return None
 
 
 @dataclass(frozen=True)
@@ -302,11 +307,13 @@ def command(arguments: argparse.Namespace) -> int:
         _print(jobs, as_json=arguments.json)
         return 0
     chosen = _chosen(jobs, arguments.delete, folder)
-    size = sum(job.size() for job in chosen)
-    for job in chosen:
-        job.delete()
-    sys.stdout.write(f"{len(chosen)} deleted, {_megabytes(size)}\n")
-    return 0
+    sizes = [(job, job.size()) for job in chosen]
+    left = {job: error for job in chosen if (error := job.delete()) is not None}
+    size = sum(size for job, size in sizes if job not in left)
+    sys.stdout.write(f"{len(chosen) - len(left)} deleted, {_megabytes(size)}\n")
+    for job, error in left.items():
+        sys.stderr.write(printable(f"can't delete all of {job.path}: {error}") + "\n")
+    return 1 if left else 0
 
 
 def _chosen(jobs: list[JobFolder], ids: list[str], folder: Path) -> list[JobFolder]:

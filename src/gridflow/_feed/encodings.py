@@ -115,6 +115,9 @@ class Keys(Form):
     def __init__(self, *names: Any, default: Any = None) -> None:
         if not names:
             raise InvalidArgument("Keys needs at least one key: Keys('a', 'b').")
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
+        if twice:
+            raise InvalidArgument(f"Keys{names}: {twice[0]!r} is given twice.")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "default", default)
 

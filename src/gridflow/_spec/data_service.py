@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from gridflow._spec.network import LAST_PORT
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def read_address(what: str, address: object) -> str:
     """
     if isinstance(address, str):
         host, _, port = address.removeprefix("grpc://").rpartition(":")
-        if host and "/" not in host and port.isdigit():
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= LAST_PORT
+        if host and "/" not in host and is_port:
             return f"{host}:{port}"
     raise InvalidArgument(
         f"{what} is the address of a dispatcher, 'host:port' or 'grpc://host:port'; got "

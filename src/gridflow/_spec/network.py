@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
-_LAST_PORT: Final = 65535
+LAST_PORT: Final = 65535
 _WRITTEN_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -136,9 +136,9 @@ def _range(port: Any) -> tuple[int, int] | None:
         port = int(written[1]), int(written[2] or written[1])
     first, last = port if isinstance(port, tuple) and len(port) == 2 else (port, port)  # noqa: PLR2004
     for each in (first, last):
-        if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= _LAST_PORT:
+        if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= LAST_PORT:
             raise InvalidArgument(
-                f"port must be a number from 1 to {_LAST_PORT}, or the first and last of a range "
+                f"port must be a number from 1 to {LAST_PORT}, or the first and last of a range "
                 f"such as (40000, 40010) or '40000-40010'; got {port!r}."
             )
     if first > last:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._launch.spark.session import check_session
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def num_executors(spark: SparkSession) -> int:
     Raises
     ------
     InvalidArgument
-        Dynamic allocation is on and has no upper bound.
+        Dynamic allocation is on and has no upper bound, or `spark` isn't a session.
 
     Examples
     --------
@@ -79,7 +80,7 @@ def num_param_servers(spark: SparkSession) -> int:
     Raises
     ------
     InvalidArgument
-        The property isn't a whole number.
+        The property isn't a whole number, or `spark` isn't a session.
     """
     value = _setting(spark, NUM_PS)
     if value is None:
@@ -90,5 +91,6 @@ def num_param_servers(spark: SparkSession) -> int:
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
+    check_session(spark)
     value = spark.conf.get(name, None)
     return None if value is None else str(value)

@@ -19,6 +19,7 @@ from gridflow._launch.spark.detached_launch import DetachedLaunch
 from gridflow._launch.spark.gpus import SparkGpuSettings, make_profile, shortage
 from gridflow._launch.spark.launch import SparkLaunch
 from gridflow._launch.spark.session import (
+    check_session,
     default_folder,
     hide_stage_bar,
     make_thread,
@@ -80,7 +81,7 @@ class SparkLauncher:
     Raises
     ------
     InvalidArgument
-        There is no session, or `repartition` has another value.
+        `spark` isn't a session, there is none, or `repartition` has another value.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class SparkLauncher:
         from gridflow._feed.ingest.partitions import check_repartition
 
         check_repartition(repartition)
-        self._spark = spark or session_of()
+        self._spark = session_of() if spark is None else spark
+        check_session(self._spark)
         run_this_python_where_it_can(self._spark)
         self._repartition = repartition
         self._source: tuple[Mapping[str, Any], FrameSource] | None = None

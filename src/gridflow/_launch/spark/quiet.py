@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gridflow.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -32,11 +34,21 @@ def quiet(builder: SparkSession.Builder) -> SparkSession.Builder:
     SparkSession.Builder
         The same one.
 
+    Raises
+    ------
+    InvalidArgument
+        It isn't a builder, but a session or its settings, say.
+
     Examples
     --------
     >>> from gridflow.util import quiet
     >>> spark = quiet(SparkSession.builder.master("local[2]")).getOrCreate()  # doctest: +SKIP
     """
+    if not hasattr(builder, "config"):
+        raise InvalidArgument(
+            f"quiet() takes SparkSession.builder, before getOrCreate(); got a "
+            f"{type(builder).__name__}."
+        )
     for name, value in QUIET.items():
         builder = builder.config(name, value)
     return builder

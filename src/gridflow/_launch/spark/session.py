@@ -241,6 +241,18 @@ def cancel(spark: SparkSession, tag: str) -> None:
         spark.interruptTag(tag)
 
 
+def check_session(spark: object) -> None:
+    """Refuse what isn't a session, classic or of Spark Connect.
+
+    Raises
+    ------
+    InvalidArgument
+        The message names its type.
+    """
+    if not hasattr(spark, "conf"):
+        raise InvalidArgument(f"expected a SparkSession; got a {type(spark).__name__}: {spark!r}.")
+
+
 def session_of(data: Iterable[object] = ()) -> SparkSession:
     """Return the session of the first DataFrame, or that of this thread or process.
 
