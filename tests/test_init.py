@@ -186,7 +186,12 @@ def test_the_defaults_of_every_target_render(target, capsys):
     ("words", "reason"),
     [
         (["--target", "serving"], "--target: no job trains on 'serving'"),
-        (["--workers", "two"], "--workers: must be a whole number, got 'two'."),
+        (
+            ["--workers", "two"],
+            "--workers: must be a whole number of up to nine digits, got 'two'.",
+        ),
+        (["--ps", "9" * 5000], "--ps: must be a whole number of up to nine digits"),
+        (["--workers", "10001"], "--workers: must be at most 10,000, got 10001."),
         (["--workers", "-1"], "--workers: must be a whole number"),
         (["--backend", "mxnet"], "--backend: must be one of tensorflow, jax, torch"),
         (["--backend", "jax", "--ps", "2"], "--ps: parameter servers need the backend tensorflow"),

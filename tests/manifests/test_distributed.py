@@ -136,6 +136,19 @@ def test_variables_reach_sparks_processes_unchanged(target, prefixes, arrives):
         assert {name: arrives(properties[prefix + name]) for name in TRICKY} == TRICKY
 
 
+@pytest.mark.parametrize("target", ["spark-submit-standalone", "spark-submit-yarn"])
+def test_nothing_is_submitted_where_gridflow_is_not_installed(target, tmp_path):
+    for name, does in (("python", "exit 7"), ("spark-submit", "echo submitted")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (document,) = render(flights(), target, lossy=True).documents
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SPARK_MASTER": "spark://a:7077"}
+    script = tmp_path / document.name
+    script.write_text(document.content)
+    done = subprocess.run(["sh", script], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (7, b"")
+
+
 def test_programs_of_roles_are_refused_beside_an_application_that_would_not_see_them():
     roles = {"worker": DescribedRole(args=["--more"])}
     job = flights(roles=roles, spark=Spark(application="local:///app/driver.py"))

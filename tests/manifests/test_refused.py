@@ -68,6 +68,7 @@ DESCRIPTIONS = [
     ("roles: {worker: {}, evaluator: {replicas: 2}}", "roles.evaluator.replicas", "at most one"),
     ("roles: {ps: {replicas: 2}}", "roles", "no task trains"),
     ("roles: {worker: {replicas: -1}}", "roles.worker.replicas", "at least 0"),
+    ("roles: {worker: {replicas: 10001}}", "roles.worker.replicas", "at most 10,000"),
     ("roles: {worker: {replicas: 2.5}}", "roles.worker.replicas", "whole number"),
     ("roles: {worker: {replicsa: 2}}", "roles.worker.replicsa", "Did you mean 'replicas'"),
     ("roles: {worker: {}, ps: {args: [x]}}", "roles.ps.args", "takes no args"),

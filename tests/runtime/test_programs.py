@@ -148,6 +148,7 @@ def test_arguments_that_dont_fit_the_function_are_refused_at_the_call(tmp_path):
     [
         ({"num_workers": 0}, "num_workers must be a whole number of at least 1; got 0"),
         ({"num_workers": 1.5}, "got 1.5"),
+        ({"num_workers": 10**12}, "num_workers must be a whole number up to 10,000; got"),
         ({"strategy": "mirored"}, "Did you mean 'mirrored'"),
         ({"num_workers": 2, "strategy": "mirrored"}, "'multi_worker_mirrored'"),
         ({"max_restarts": -1}, "max_restarts must be a whole number of at least 0; got -1"),

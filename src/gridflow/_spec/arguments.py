@@ -12,7 +12,7 @@ from gridflow._spec.command import PATCHES_VARIABLE
 from gridflow._spec.data_service import DATA_SERVICE, read_address
 from gridflow._spec.gpus import GpuNeed
 from gridflow._spec.option_checks import whole_number
-from gridflow._spec.roles import DATA, WORKER
+from gridflow._spec.roles import DATA, MOST_TASKS, WORKER
 from gridflow._spec.tasks import Role
 from gridflow.errors import InvalidArgument
 
@@ -92,7 +92,8 @@ def roles_of(
 ) -> list[Role]:
     """Return the roles that a user gave, as a number of workers or as a list."""
     if roles is None:
-        workers = 1 if num_workers is None else whole_number("num_workers", num_workers, 1)
+        workers = 1 if num_workers is None else num_workers
+        whole_number("num_workers", workers, 1, MOST_TASKS)
         return [Role(WORKER, workers, gpus=gpus)]
     if gpus is not None:
         raise InvalidArgument(

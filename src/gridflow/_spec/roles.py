@@ -17,6 +17,9 @@ EVALUATOR: Final = "evaluator"
 DISPATCHER: Final = "dispatcher"
 DATA: Final = "data"
 
+#: Of one role: far more than a job's names have room for in the environment of a program.
+MOST_TASKS: Final = 10_000
+
 
 @dataclass(frozen=True)
 class RoleFacts:

@@ -14,6 +14,7 @@ from gridflow._spec.roles import (
     CHIEF,
     DATA,
     DISPATCHER,
+    MOST_TASKS,
     PS,
     ROLES,
     TRAINING_ROLES,
@@ -72,7 +73,7 @@ class Role:
             raise InvalidArgument(
                 f"unknown role {self.name!r}; supported: {', '.join(ROLES)}.{hint}"
             )
-        whole_number(f"the count of role {self.name!r}", self.count, 1)
+        whole_number(f"the count of role {self.name!r}", self.count, 1, MOST_TASKS)
         if facts_of(self.name).is_single and self.count > 1:
             raise InvalidArgument(f"a job can have only one {self.name}; got {self.count}.")
         check_role(self.name, self.gpus)

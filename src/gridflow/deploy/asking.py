@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_BACKEND: Final[str] = BACKENDS[0]
 _NONE: Final = "none"
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _CLAIM: Final = "pvc:"
 _HEAD: Final = "# From gridflow init. All other fields, explained: gridflow init < /dev/null\n"
 #: Targets for jobs that train: those with a command.
@@ -160,8 +162,8 @@ def problem(answers: Answers, name: str) -> str:
     is_needed = name == "program" or (name == "image" and _has_image(answers))
     if is_needed and not answers[name].strip():
         return "must not be empty."
-    if name in {"workers", "gpus", "ps"} and not answers[name].isdecimal():
-        return f"must be a whole number, got {answers[name]!r}."
+    if name in {"workers", "gpus", "ps"} and not _NUMBER.fullmatch(answers[name]):
+        return f"must be a whole number of up to nine digits, got {answers[name][:40]!r}."
     if name == "workers" and not int(answers[name]):
         return "must be at least 1: a job without workers doesn't train."
     if name == "ps" and int(answers[name]) and not _has_servers(answers):

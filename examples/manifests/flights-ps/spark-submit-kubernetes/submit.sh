@@ -2,6 +2,7 @@
 set -eu
 master="k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
 driver="flights-ps-driver-$(date +%s)-$$"
+application="local:///opt/gridflow/spark_main.py"
 spark-submit \
   --master "$master" \
   --name flights-ps \
@@ -24,7 +25,7 @@ spark-submit \
   --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.mount.path=/data \
   --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.mount.readOnly=false \
   --conf spark.kubernetes.executor.volumes.persistentVolumeClaim.data.options.claimName=flights-data \
-  "local:///opt/gridflow/spark_main.py" \
+  "$application" \
   --name=flights-ps \
   --roles=chief=1,worker=3,ps=2 \
   '--role-command=worker=[]' \

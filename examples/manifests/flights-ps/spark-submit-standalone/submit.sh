@@ -1,5 +1,6 @@
 #!/bin/sh
 set -eu
+application="$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')"
 exec spark-submit \
   --master "${SPARK_MASTER:?set it to spark://HOST:7077}" \
   --name flights-ps \
@@ -13,7 +14,7 @@ exec spark-submit \
   --conf spark.dynamicAllocation.enabled=false \
   --conf spark.speculation=false \
   --conf spark.cores.max=12 \
-  "$(python -c 'import gridflow.deploy.inside.spark_main as m; print(m.__file__)')" \
+  "$application" \
   --name=flights-ps \
   --roles=chief=1,worker=3,ps=2 \
   '--role-command=worker=[]' \

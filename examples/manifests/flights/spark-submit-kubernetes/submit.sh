@@ -2,6 +2,7 @@
 set -eu
 master="k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
 driver="flights-driver-$(date +%s)-$$"
+application="local:///opt/gridflow/spark_main.py"
 spark-submit \
   --master "$master" \
   --name flights \
@@ -30,7 +31,7 @@ spark-submit \
   --conf spark.kubernetes.executor.volumes.emptyDir.gridflow-shm.mount.path=/dev/shm \
   --conf spark.kubernetes.executor.volumes.emptyDir.gridflow-shm.options.medium=Memory \
   --conf spark.kubernetes.executor.volumes.emptyDir.gridflow-shm.options.sizeLimit=1Gi \
-  "local:///opt/gridflow/spark_main.py" \
+  "$application" \
   --name=flights \
   --roles=worker=2 \
   --restart-limit=3 \

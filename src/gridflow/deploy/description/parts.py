@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.roles import MOST_TASKS
 from gridflow.deploy.description import plain_secrets, rules
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -182,6 +183,8 @@ class RoleSection:
         _set(self, env=dict(self.env))
         check = Checks()
         check.at_least("replicas", self.replicas, 0)
+        if self.replicas > MOST_TASKS:
+            check.add("replicas", f"must be at most {MOST_TASKS:,}, got {self.replicas}.")
         check.command("command", self.command or ())
         check.command("args", self.args or ())
         check.env(self.env)

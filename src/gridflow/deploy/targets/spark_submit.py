@@ -64,10 +64,12 @@ def script(
         driver = shlex.quote(own) if own else f'"{job.name}-driver-$(date +%s)-$$"'
         setup += f'master="{master}"\ndriver={driver}\n'
         start, end, master = "", _JUDGE.format(namespace=job.namespace), "$master"
+    if not side.application:  # as a variable: a command that fails in an argument ends no script
+        setup += f'application="{default}"\n'
     words = [f'--master "{master}"', f"--name {job.name}"]
     words += [f'--conf "{_DRIVER}=$driver"'] if judged else []
     words += [f"--conf {shlex.quote(f'{key}={value}')}" for key, value in merged.items()]
-    words.append(shlex.quote(side.application) if side.application else f'"{default}"')
+    words.append(shlex.quote(side.application) if side.application else '"$application"')
     # Spark copies them into the arguments of the driver's container.
     arguments = [kubernetes_text(word) if in_pods else word for word in application_args(job)]
     words += [shlex.quote(word) for word in arguments]
