@@ -44,6 +44,7 @@ from gridflow.deploy import (
 from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.plain_secrets import in_words, is_secret
 from gridflow.deploy.description.template import TEMPLATE
+from gridflow.deploy.description.tree import parse, plain_value
 from gridflow.deploy.emit import to_yaml
 
 
@@ -101,7 +102,8 @@ for target in TARGETS:
 def rendered_offline(seed):
     """The documents of all targets from a process that can neither write nor connect."""
     environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"}
-    environ["PYTHONPATH"] = str(Path(__file__).parent)
+    here = Path(__file__).parent
+    environ["PYTHONPATH"] = f"{here}{os.pathsep}{here.parent}"
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE], env=environ, capture_output=True, check=False
     )
@@ -138,6 +140,21 @@ def test_any_text_survives_yaml_and_expansion(text):
 def test_an_index_is_written_in_digits():
     with pytest.raises(JobError, match="'²' is not an index"):
         parse_job("{name: flights, command: [a]}", assignments=["command.²=b"])
+
+
+def test_merge_keys_and_a_tag_for_text_are_those_of_yaml():
+    (node,) = parse(
+        "a: &a {x: 1, y: !!str 007, z: yes}\n"
+        "b: &b {x: 2, w: 3}\n"
+        "own: {<<: *a, x: 5}\n"
+        "two: {x: {<<: [*b, *a]}}\n"
+        "quoted: {'<<': !!str true}\n",
+        "job.yaml",
+    )
+    tree = plain_value(node)
+    assert tree["own"] == {"x": 5, "y": "007", "z": "yes"}
+    assert tree["two"]["x"] == {"x": 2, "y": "007", "z": "yes", "w": 3}
+    assert tree["quoted"] == {"<<": "true"}
 
 
 def test_a_job_that_a_program_wrote_as_json_is_read():

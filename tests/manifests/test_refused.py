@@ -119,6 +119,8 @@ DESCRIPTIONS = [
     ("tolerations: [{key: a, value: b c}]", "tolerations[0].value", "not a label value"),
     ("roles: {worker: {resources: {memory: 4000000K}}}", "roles.worker.resources.memory", "'Ki'"),
     ("env: &env {A: *env}", "", "an alias refers to a value that contains it"),
+    ("env: {<<: 3}", "<<", "takes a mapping or a list of mappings, got a string"),
+    ("overrides: {kubernetes: {Job: !reset null}}", "", "unknown tag '!reset'"),
     ("env: [[" + "[" * 500 + "]" * 500 + "]]", "", "nested too deeply"),
     ("tolerations: [{operator: Equals}]", "tolerations[0].operator", "Did you mean 'Equal'"),
     ("node_selector: {disk: a b}", "node_selector.disk", "not a label value"),

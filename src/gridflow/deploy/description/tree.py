@@ -19,6 +19,11 @@ from gridflow.deploy.description.problems import JobError, Problem
 #: Limits nested aliases, which can expand exponentially ("billion laughs").
 _MOST_NODES: Final = 100_000
 _DEEPEST: Final = 200
+#: Tags of YAML 1.1, those of plain scalars among them: https://yaml.org/type/.
+_STANDARD_TAGS: Final = "tag:yaml.org,2002:"
+_MERGE: Final = f"{_STANDARD_TAGS}merge"
+_TEXT: Final = f"{_STANDARD_TAGS}str"
+_RESOLVER: Final[Any] = yaml.SafeLoader("")
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})\Z")
 _STEP: Final = re.compile(r'(?:"([^"]*)"|([^."=]+))')
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
@@ -55,7 +60,7 @@ def parse(text: str, source: str) -> list[Node]:
     Raises
     ------
     JobError
-        If it isn't valid YAML, or a mapping has a key twice.
+        If it isn't valid YAML, a mapping has a key twice, or a value has a tag of its own.
     """
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -97,12 +102,18 @@ class _Tree:
             self.above.remove(id(raw))
 
     def _node(self, raw: yaml.Node, where: str) -> Node:
+        if not raw.tag.startswith(_STANDARD_TAGS):
+            raise JobError([Problem("", f"unknown tag {raw.tag!r}.", where)])
         if isinstance(raw, yaml.MappingNode):
             entries: dict[str, Node] = {}
+            merged: dict[str, Node] = {}
             for key, value in raw.value:
                 at = self._where(key)
                 if not isinstance(key, yaml.ScalarNode):
                     raise JobError([Problem("", "a key must be a string.", at)])
+                if key.tag == _MERGE:
+                    merged = {**self._merged(value, at), **merged}
+                    continue
                 name = _joined(key.value, at)
                 if name in entries:
                     raise JobError([Problem("", f"the key {name!r} is defined twice.", at)])
@@ -110,14 +121,32 @@ class _Tree:
                 child.key = at
                 child.where = at if not isinstance(value, yaml.ScalarNode) else child.where
                 entries[name] = child
-            return Node(entries, where)
+            return Node({**merged, **entries}, where)
         if isinstance(raw, yaml.SequenceNode):
             return Node([self.node(item) for item in raw.value], where)
         text = _joined(raw.value, where)
-        return Node(text, where, plain=isinstance(raw, yaml.ScalarNode) and raw.style is None)
+        plain = isinstance(raw, yaml.ScalarNode) and raw.style is None
+        return Node(text, where, plain=plain and not _is_tagged_as_text(raw))
+
+    def _merged(self, raw: yaml.Node, at: str) -> dict[str, Node]:
+        """Return the entries of what the key ``<<`` names; of several mappings the first counts."""
+        node = self.node(raw)
+        found: dict[str, Node] = {}
+        for each in node.value if isinstance(node.value, list) else [node]:
+            if not isinstance(each.value, dict):
+                reason = f"takes a mapping or a list of mappings, got {each.kind()}."
+                raise JobError([Problem("<<", reason, at)])
+            found = {**each.value, **found}
+        return found
 
     def _where(self, raw: yaml.Node) -> str:
         return f"{self.source}:{raw.start_mark.line + 1}:{raw.start_mark.column + 1}"
+
+
+def _is_tagged_as_text(raw: yaml.Node) -> bool:
+    """Return whether a plain scalar is a string only because of its tag: ``!!str 3``."""
+    implied = _RESOLVER.resolve(yaml.ScalarNode, raw.value, (True, False))
+    return bool(raw.tag == _TEXT != implied)
 
 
 def _joined(text: str, where: str) -> str:
