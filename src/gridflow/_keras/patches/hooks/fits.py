@@ -140,7 +140,8 @@ def _told(name: str) -> Callable[..., Any]:
 
 def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
     """Make all ranks stop if one wants to."""
-    model = callbacks.model
+    # On JAX, Keras's property would write the whole state back to the model, in each step.
+    model = getattr(callbacks, "_model", None) or callbacks.model
     wants = bool(model.stop_training)
     stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)
     if stops != wants:
