@@ -114,6 +114,29 @@ def test_all_ranks_have_the_sum_in_the_order_of_ranks_bit_by_bit(hosts, ranks):
             np.testing.assert_array_equal(got, wanted)
 
 
+def tensor_sums(group, rank):
+    import torch
+
+    from gridflow._collectives import tensors
+
+    tensors.use(group)
+    floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30]) if rank == 0 else torch.ones(4)
+    halves = torch.arange(3, dtype=torch.bfloat16) * (1 - 2 * rank)
+    chiefs = [tensors.of_chief(each) for each in (floats, halves, torch.tensor([rank == 0]))]
+    total = tensors.all_reduce(torch.arange(70_000) * (rank + 1))
+    return [each.view(torch.uint8).numpy() for each in (*chiefs, total)]
+
+
+def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(ranks):
+    torch = pytest.importorskip("torch")
+    floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30])
+    chiefs = (floats, torch.arange(3, dtype=torch.bfloat16), torch.tensor([True]))
+    wanted = [*chiefs, torch.arange(70_000) * 3]
+    for found in ranks([0, 0], tensor_sums).meet().results():
+        for got, each in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(got, each.view(torch.uint8).numpy())
+
+
 def apart(group, rank):
     group.all_reduce(np.ones(3, "float32"))
     return group.all_reduce(np.ones(4 if rank else 100_000, "float32"))

@@ -66,6 +66,7 @@ class HostGroup:
         timeout: float | None = None,
     ) -> None:
         self._ranks, self._rank, self._size = ranks, rank, size
+        self.is_chief = rank == 0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts

@@ -1,48 +1,56 @@
-"""gridflow's own all-reduce in the hosts' memory, for ``multi_worker_mirrored``."""
+"""gridflow's own all-reduce in the hosts' memory, for TensorFlow and torch."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gridflow._collectives.joining import Announcement, Joining
 from gridflow._training.groups import base
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from gridflow._collectives.host import HostGroup
     from gridflow._training.process import TaskProcess
 
 
-def join(process: TaskProcess) -> Generator[Any, None, None]:
-    """Create the group of all ranks: yield once this rank is announced, then yield the group.
+@contextlib.contextmanager
+def announced(
+    process: TaskProcess, gpus: Sequence[str]
+) -> Iterator[Callable[[], tuple[HostGroup | None, list[list[str]]]]]:
+    """Announce this rank to the others.
 
-    The group is None if TensorFlow's own collective operations are used.
+    Yields
+    ------
+    callable
+        Waits for all ranks. Returns their group, or None if the backend's own collective operations
+        are used, and the GPUs of each rank.
     """
-    import tensorflow as tf
-
     given = process.training.distribution.communication
     implementation = "auto" if given is None else given.implementation
     host, _ = base.address(process.cluster_spec, process.rank)
-    gpus = base.own_gpus(len(tf.config.list_physical_devices("GPU")))
     with contextlib.ExitStack() as stack:
         joining, mine = None, None
         if implementation in {"auto", "gridflow"}:
             joining = stack.enter_context(Joining(process.rank, host, base.bindable(host)))
             mine = asdict(joining.mine)
-        told = process.meetings.introduce([gpus, mine])
-        yield None
-        everyone = told()
-        wanted = _is_wanted(implementation, [each for each, _ in everyone])
-        if joining is None or not wanted:
-            yield None
-            return
-        seconds = process.spec.start_timeout
-        limit = None if given is None else given.timeout_seconds
-        yield joining.join([Announcement(**each) for _, each in everyone], seconds, limit)
+        told = process.meetings.introduce([list(gpus), mine])
+
+        def meet() -> tuple[HostGroup | None, list[list[str]]]:
+            everyone = told()
+            theirs = [each for each, _ in everyone]
+            if not _is_wanted(implementation, theirs) or joining is None:
+                return None, theirs
+            seconds = process.spec.start_timeout
+            limit = None if given is None else given.timeout_seconds
+            announcements = [Announcement(**each) for _, each in everyone]
+            return joining.join(announcements, seconds, limit), theirs
+
+        yield meet
 
 
 def _is_wanted(implementation: str, gpus: Sequence[Sequence[str]]) -> bool:

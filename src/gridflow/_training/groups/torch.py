@@ -7,10 +7,13 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from gridflow._training.groups import base
+from gridflow._collectives import tensors
+from gridflow._training.groups import base, cpu
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gridflow._training.process import TaskProcess
 
 __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
@@ -25,7 +28,12 @@ def join(process: TaskProcess, timeout: float) -> None:
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(base.cores(process))
-    transport = _transport(process)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    with cpu.announced(process, base.own_gpus(count)) as meet:
+        group, gpus = meet()
+    if group is not None:
+        tensors.use(group)
+    transport = _transport(gpus)
     base.await_first(process)
     host, port = base.address(process.cluster_spec, 0)
     listener = _listen(host, port) if process.is_chief else None
@@ -48,12 +56,8 @@ def join(process: TaskProcess, timeout: float) -> None:
     )
 
 
-def _transport(process: TaskProcess) -> str:
-    """Return what exchanges tensors: NCCL, unless ranks share a GPU."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    everyone = process.meetings.introduce(base.own_gpus(count))()
+def _transport(everyone: Sequence[Sequence[str]]) -> str:
+    """Return what torch exchanges tensors through: NCCL, unless ranks share a GPU."""
     if not any(everyone):
         return "gloo"
     if not all(everyone):

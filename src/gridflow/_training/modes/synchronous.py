@@ -59,16 +59,15 @@ class Synchronous(Mode):
 
         process = self._process
         cpu.share_cores(process)
-        steps = cpu.join(process)
-        next(steps)  # announces this rank while the strategy is created
-        groups.await_first(process)
-        given = process.training.distribution.communication
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=None if given is None else given.to_tensorflow()
-        )
-        collectives.keep_server(strategy)
-        group = next(steps)
-        steps.close()
+        gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
+        with cpu.announced(process, gpus) as meet:
+            groups.await_first(process)
+            given = process.training.distribution.communication
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(
+                communication_options=None if given is None else given.to_tensorflow()
+            )
+            collectives.keep_server(strategy)
+            group, _ = meet()
         local_steps = process.training.distribution.local_steps
         if local_steps is not None:
             _check_devices(strategy, process.num_workers)

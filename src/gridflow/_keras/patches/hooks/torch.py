@@ -15,6 +15,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
 import keras
+from gridflow._collectives import tensors as exchange
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import keras3_losses, shares
@@ -47,9 +48,9 @@ def add_up(tensors: Sequence[Any]) -> list[Any]:
     for places in groups.values():
         # One collective operation for all tensors of a type.
         flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
-        distributed.all_reduce(flat)
+        total = exchange.all_reduce(flat)
         sizes = [tensors[place].numel() for place in places]
-        for place, part in zip(places, flat.split(sizes), strict=True):
+        for place, part in zip(places, total.split(sizes), strict=True):
             found[place] = part.reshape(tensors[place].shape)
     return found
 
@@ -62,7 +63,8 @@ def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
 def _broadcast(variables: list[Any]) -> None:
     with torch.no_grad():
         for variable in variables:
-            distributed.broadcast(variable.value.data, src=0)
+            values = variable.value.data
+            values.copy_(exchange.of_chief(values.reshape(-1)).reshape(values.shape))
 
 
 def _apply_averages(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
