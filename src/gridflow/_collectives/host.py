@@ -52,6 +52,11 @@ class HostGroup:
     hosts : int, default 1
     timeout : float, optional
         Seconds to wait for a peer. Default: no limit.
+
+    Attributes
+    ----------
+    is_chief : bool
+        Whether this is rank 0.
     """
 
     def __init__(
