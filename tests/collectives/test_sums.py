@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -114,27 +115,45 @@ def test_all_ranks_have_the_sum_in_the_order_of_ranks_bit_by_bit(hosts, ranks):
             np.testing.assert_array_equal(got, wanted)
 
 
-def tensor_sums(group, rank):
+def tensors_exchanged(rank):
     import torch
 
     from gridflow._collectives import tensors
 
-    tensors.use(group)
     floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30]) if rank == 0 else torch.ones(4)
     halves = torch.arange(3, dtype=torch.bfloat16) * (1 - 2 * rank)
     chiefs = [tensors.of_chief(each) for each in (floats, halves, torch.tensor([rank == 0]))]
     total = tensors.all_reduce(torch.arange(70_000) * (rank + 1))
-    return [each.view(torch.uint8).numpy() for each in (*chiefs, total)]
+    found = [each.view(torch.uint8).numpy() for each in (*chiefs, total)]
+    return [*found, tensors.all_gather(np.full((2, 3), rank, "uint8"))]
 
 
-def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(ranks):
+def through_the_group(group, rank):
+    from gridflow._collectives import tensors
+
+    tensors.use(group)
+    return tensors_exchanged(rank)
+
+
+def through_torch(group, rank, folder):
+    import torch
+
+    place = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=2)
+    return tensors_exchanged(rank)
+
+
+@pytest.mark.parametrize("way", ["group", "torch"])
+def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(way, ranks, tmp_path):
     torch = pytest.importorskip("torch")
+    work = through_the_group if way == "group" else partial(through_torch, folder=tmp_path)
     floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30])
     chiefs = (floats, torch.arange(3, dtype=torch.bfloat16), torch.tensor([True]))
     wanted = [*chiefs, torch.arange(70_000) * 3]
-    for found in ranks([0, 0], tensor_sums).meet().results():
+    for *found, gathered in ranks([0, 0], work).meet().results():
         for got, each in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(got, each.view(torch.uint8).numpy())
+        np.testing.assert_array_equal(gathered, [[[rank] * 3] * 2 for rank in range(2)])
 
 
 def apart(group, rank):

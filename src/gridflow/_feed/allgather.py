@@ -6,7 +6,6 @@ exchange rows, in rounds of some megabytes, and write them to a separate spool.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -103,23 +102,20 @@ def _parted(words: np.ndarray) -> list[bytes]:
     return found
 
 
-def with_jax(content: bytes) -> list[bytes]:
-    """Return the bytes of all ranks of a group of JAX processes."""
-    from jax.experimental import multihost_utils
+def with_arrays(content: bytes, gather: Callable[[np.ndarray[Any, Any]], Any]) -> list[bytes]:
+    """Return the bytes of all ranks.
 
-    lengths = multihost_utils.process_allgather(np.array([len(content)], np.int32)).reshape(-1)
+    Parameters
+    ----------
+    content : bytes
+        Of this rank.
+    gather : callable
+        Returns the arrays of all ranks, which have the same shape. Sent as arrays, nothing from a
+        peer is unpickled.
+    """
+    lengths = np.asarray(gather(np.array([len(content)], np.int32))).reshape(-1)
     mine = np.frombuffer(content.ljust(int(lengths.max()), b"\0"), np.uint8)
     if not len(mine):
         return [b"" for _ in lengths]
-    everywhere = multihost_utils.process_allgather(mine)
-    pairs = zip(everywhere, lengths, strict=True)
+    pairs = zip(gather(mine), lengths, strict=True)
     return [np.asarray(each)[: int(length)].tobytes() for each, length in pairs]
-
-
-def with_torch(content: bytes) -> list[bytes]:
-    """Return the bytes of all ranks of a group of torch processes."""
-    from torch import distributed
-
-    found: list[Any] = list(itertools.repeat(None, distributed.get_world_size()))
-    distributed.all_gather_object(found, content)
-    return found
