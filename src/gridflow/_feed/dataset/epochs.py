@@ -62,7 +62,6 @@ class EpochSource(Source):
     rows_wanted: int = 0
     multiple: int = 1
     own_rows: int | None = None
-    _ended_early: bool = field(default=False, init=False)
     #: The plan of what has arrived of the first epoch.
     _first: BatchPlan | None = field(default=None, init=False)
 
@@ -157,10 +156,6 @@ class EpochSource(Source):
 
     def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the next epoch, window by window; see `Source.epoch`."""
-        if self._ended_early:
-            # tf.data's repeat, come back at once after an epoch that was shortened.
-            self._ended_early = False
-            return
         epoch, start_step = self.counter.begin()
         start = at = start_step * self.replicas
         if not epoch:
@@ -174,7 +169,6 @@ class EpochSource(Source):
                 if self._first is not None and not has_arrived:
                     self._report(0, self._first, start, at, complete=False)
         yield from self._planned(epoch, start, at)
-        self._ended_early = start > 0 and self.grant.is_fixed and not self.endless
 
     def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the first epoch's batches from an element to another, whose rows have arrived."""
@@ -252,8 +246,11 @@ class EpochSource(Source):
         """Return the dataset of an iteration, given that of an epoch."""
         if not self.grant.is_fixed:  # it ends by itself
             return super().bounded(batches)
-        batches = batches.repeat()
-        return batches if self.endless else batches.take(self.steps_given * self.replicas)
+        if self.endless:
+            return batches.repeat()
+        # Repeating the epoch itself would begin the next one after an epoch that was shortened.
+        nothing = batches.take(0).repeat()  # counts as infinite
+        return batches.concatenate(nothing).take(self.steps_given * self.replicas)
 
     def mapped(self, batches: Any) -> Any:
         """Return the dataset with its functions applied."""

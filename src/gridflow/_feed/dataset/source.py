@@ -24,8 +24,8 @@ From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py
   - tf_keras: ``fit`` asks ``model._maybe_load_initial_counters_from_ckpt(steps, initial_epoch)``
     for (epoch, step) and then reads exactly ``steps - k`` batches in the first epoch.
 * ``assert_cardinality`` would make a resumed epoch that is read to its end (by a custom loop) an
-  error. So the cardinality comes from ``repeat().take(steps)`` over a generator that yields all
-  batches of each epoch; after a shortened epoch the repetition finds it empty and ends.
+  error. So the cardinality comes from ``take(steps)`` over an epoch's batches and, after them, the
+  endless repetition of an empty dataset, with which a shortened epoch ends.
 * tf_keras accepts a distributed dataset only with ``steps_per_epoch``, and then uses one iterator
   for all epochs: use ``endless=True`` there, and set the counter once, before ``fit``.
 """
