@@ -71,6 +71,53 @@ def test_sys_exit_without_a_code_is_success(distribute):
     assert distribute().run(train).value is None
 
 
+def closed(sys):
+    sys.stdout.close()
+
+
+def missing(sys):
+    sys.stdout = sys.stderr = None
+
+
+def only_written(sys):
+    class Logger:
+        def __init__(self, stream):
+            self.write = stream.write
+
+    sys.stdout, sys.stderr = Logger(sys.stdout), Logger(sys.stderr)
+
+
+@pytest.mark.full(launcher="spark")
+@pytest.mark.parametrize("change", [closed, missing, only_written])
+def test_a_function_may_leave_its_output_in_any_state(distribute, change):
+    def train(how):
+        import sys
+
+        change(sys)
+        if how == "fails":
+            raise ValueError("learning rate is -1")
+        return how
+
+    distributor = distribute(num_workers=1)
+    assert distributor.run(train, "returns").value == "returns"
+    error = expect(errors.TrainingFailed, distributor, train, "fails")
+    assert error.first.summary == "the function raised ValueError: learning rate is -1"
+
+
+@pytest.mark.full(launcher="spark")
+def test_an_exception_without_words_is_still_one(distribute):
+    def train():
+        class Speechless(Exception):
+            def __str__(self):
+                raise KeyError("code")
+
+        raise Speechless
+
+    error = expect(errors.TrainingFailed, distribute(num_workers=1), train)
+    assert error.first.kind == "exception"
+    assert error.first.summary == "the function raised Speechless: <exception str() failed>"
+
+
 @pytest.mark.full(launcher="spark")
 def test_a_second_run_right_after_a_failed_one_works(distribute):
     def fail():

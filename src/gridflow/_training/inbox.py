@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow._keras.patches.private_parts import COLLECTIVE_FILE, WAITING_FILES
+from gridflow._training import output
 from gridflow._wire.child import Leave, LookAround
 from gridflow._wire.messages import Message
 from gridflow._wire.reports import Stack
@@ -87,15 +88,14 @@ class Inbox:
                     self._listeners[type(message)](message)
                     continue
                 if isinstance(message, Leave) and self.leaves_at_once:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
+                    output.flush()
                     os._exit(0)
                 with self._changed:
                     self._messages[type(message)] = message
                     self._changed.notify_all()
         except WireError as error:
-            sys.stderr.write(f"gridflow: {error}\n")
-            sys.stderr.flush()
+            output.write("stderr", f"gridflow: {error}\n")
+            output.flush()
         os._exit(1)  # without the agent, nobody can use a result
 
     def _inspect(self) -> None:

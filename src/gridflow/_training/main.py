@@ -24,7 +24,7 @@ from gridflow._spec.cluster import Task
 from gridflow._spec.data_service import DATA_SERVICE
 from gridflow._spec.printable import shortened
 from gridflow._spec.roles import DISPATCHER, facts_of
-from gridflow._training import leftovers, no_spark, tensorflow_server
+from gridflow._training import leftovers, no_spark, output, tensorflow_server
 from gridflow._training.inbox import Inbox
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow._wire.child import Hello, Imported, Leave, Raised, Returned, Setup
@@ -116,8 +116,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
         runtime.stream.give_up()
     _say_what_goes(work_dir)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    output.flush()
     channel.send(Returned(result, str(folder)))
     inbox.wait(Leave)  # leave together: a peer that is still working may need this process
     mode.end()
@@ -184,12 +183,12 @@ def _say_what_goes(folder: Path) -> None:
     with contextlib.suppress(OSError):  # the function may have deleted its folder itself
         script = getattr(sys.modules["__main__"], "__file__", None)
         words = leftovers.describe(folder.resolve(), script)
-        sys.stdout.write(f"{words}\n" if words else "")
+        output.write("stdout", f"{words}\n" if words else "")
 
 
 def _raised(channel: Channel, error: BaseException, summary: str, exit_code: int | None) -> None:
     text = _traceback(error)
-    sys.stderr.write(text)
+    output.write("stderr", text)
     summary = shortened(summary, LONGEST_SUMMARY)
     text = shortened(text, LONGEST_TRACEBACK)
     hint, consequence = hint_for(type(error).__name__, text)
@@ -227,7 +226,10 @@ def _traceback(error: BaseException) -> str:
 
 
 def _summary(error: BaseException) -> str:
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except BaseException:  # noqa: BLE001 (a __str__ of the user's may raise anything)
+        text = "<exception str() failed>"  # as in Python's tracebacks
     first = text.splitlines()[0] if text else ""
     if _kind_of(error) == "environment":
         return first
@@ -239,7 +241,7 @@ def _exit_code(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return error.code & 0xFF
-    sys.stderr.write(f"{error.code}\n")
+    output.write("stderr", f"{error.code}\n")
     return 1
 
 
@@ -248,9 +250,9 @@ def _leave(code: int) -> None:
     try:
         atexit._run_exitfuncs()  # noqa: SLF001 (the only way to run them before os._exit)
     finally:
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):  # of the function's own handlers
+            logging.shutdown()
+        output.flush()
         os._exit(code)
 
 
