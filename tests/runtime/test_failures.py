@@ -119,6 +119,26 @@ def test_an_exception_without_words_is_still_one(distribute):
 
 
 @pytest.mark.full(launcher="spark")
+@pytest.mark.parametrize("end", ["returns", "raises", "exits"])
+def test_a_child_that_the_function_forks_never_speaks_for_the_task(distribute, end):
+    def train(end):
+        import os
+        import sys
+
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if end == "raises":
+            raise ValueError("only the child")
+        if end == "exits":
+            sys.exit(3)
+        return "the child's"
+
+    code = {"returns": 0, "raises": 1, "exits": 3}[end]
+    assert distribute(num_workers=1).run(train, end).value == code
+
+
+@pytest.mark.full(launcher="spark")
 def test_a_second_run_right_after_a_failed_one_works(distribute):
     def fail():
         raise RuntimeError("no")

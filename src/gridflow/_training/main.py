@@ -17,7 +17,7 @@ import tempfile
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gridflow._spec import modules
 from gridflow._spec.cluster import Task
@@ -124,12 +124,32 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
 
 
 def _run(program: Any, ctx: Any) -> Any:
+    process = os.getpid()
     try:
-        return program.run(ctx)
-    except SystemExit as error:
-        if _exit_code(error):
-            raise
-        return None
+        value = program.run(ctx)
+    except BaseException as error:
+        if os.getpid() != process:
+            _end_child(error)
+        if isinstance(error, SystemExit) and not _exit_code(error):
+            return None
+        raise
+    if os.getpid() != process:
+        _end_child(None)
+    return value
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a process that the function has forked and let run on: it isn't the task.
+
+    It ends as Python would end it, but without exit handlers: those are the training process's.
+    """
+    code = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = _exit_code(error)
+    elif error is not None:
+        output.write("stderr", _traceback(error))
+    output.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager
