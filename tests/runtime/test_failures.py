@@ -62,6 +62,18 @@ def test_a_call_of_sys_exit_is_reported_with_its_code(distribute):
 
 
 @pytest.mark.full(launcher="spark")
+def test_a_code_that_a_process_cant_exit_with_is_no_success(distribute):
+    def train():
+        import sys
+
+        sys.exit(256)
+
+    error = expect(errors.TrainingFailed, distribute(num_workers=1), train)
+    assert (error.first.kind, error.first.exit_code) == ("exit", 1)
+    assert error.first.summary == "the function called sys.exit(256)"
+
+
+@pytest.mark.full(launcher="spark")
 def test_sys_exit_without_a_code_is_success(distribute):
     def train():
         import sys

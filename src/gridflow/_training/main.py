@@ -260,7 +260,7 @@ def _exit_code(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
-        return error.code & 0xFF
+        return error.code & 0xFF or int(error.code != 0)  # 256 isn't success
     output.write("stderr", f"{error.code}\n")
     return 1
 
