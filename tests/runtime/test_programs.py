@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
@@ -141,6 +142,23 @@ def test_arguments_that_dont_fit_the_function_are_refused_at_the_call(tmp_path):
         local.run(broken)
     with pytest.raises(errors.InvalidArgument, match="no keyword arguments, .* got rate"):
         local.run(broken, rate=1)
+
+
+def test_a_function_that_runs_nothing_when_called_is_refused_at_the_call():
+    async def waits(ctx):
+        return ctx
+
+    def yields(ctx):
+        yield ctx
+
+    class Waits:
+        __call__ = waits
+
+    for function in (waits, functools.partial(waits, 1), Waits()):
+        with pytest.raises(errors.InvalidArgument, match=r"an async function .*asyncio\.run"):
+            local.run(function)
+    with pytest.raises(errors.InvalidArgument, match="a generator function"):
+        local.run(yields)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,11 @@ def make_program(
             f"train_fn must be a function or the path of a script; got {type(train_fn).__name__}. "
             "Use a list of words with strategy='command'."
         )
+    if kind := _deferred(train_fn):
+        raise InvalidArgument(
+            f"train_fn must be a plain function, as calling {kind} runs nothing of it; wrap it: "
+            "asyncio.run(…) in a function without async, or a loop over the generator."
+        )
     try:
         signature = inspect.signature(train_fn)
     except (TypeError, ValueError):  # some callables written in C have none
@@ -100,6 +105,16 @@ def make_program(
             "if the first parameter is named 'ctx'; run() passes on everything else."
         ) from error
     return FunctionProgram(train_fn, args, kwargs, takes_context)
+
+
+def _deferred(train_fn: Callable[..., Any]) -> str | None:
+    """Return what a function is whose body doesn't run when it is called."""
+    for function in (train_fn, type(train_fn).__call__):
+        if inspect.iscoroutinefunction(function):
+            return "an async function"
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return "a generator function"
+    return None
 
 
 def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ScriptProgram:
