@@ -192,6 +192,27 @@ def test_a_subclassed_model_brings_its_own_class(spark, tmp_path, by_value):
     assert sorted(row.p for row in rows.select(own("a", "b").alias("p")).collect()) == [3, 4, 5]
 
 
+def test_names_that_keras_makes_up_are_no_obstacle(spark, tmp_path):
+    import keras
+
+    rows = spark.range(3).selectExpr("double(id) AS a", "double(10) AS b")
+    line = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    line.save(tmp_path / "line.keras")
+    for _ in range(2):  # each load names its tensors anew, and the worker keeps the first model
+        predict = predict_udf(tmp_path / "line.keras")
+        assert sorted(row.p for row in rows.select(predict("a").alias("p")).collect()) == [0, 1, 2]
+    a, b = keras.Input((1,)), keras.Input((1,))
+    apart = rows.select(predict_udf(keras.Model([a, b], a - 2 * b))("a", "b").alias("p"))
+    assert sorted(row.p for row in apart.collect()) == [-20, -19, -18]
+    x = keras.Input((3, 1))
+    model = keras.Model(x, keras.layers.LSTM(2, return_state=True, name="lstm")(x))
+    found = rows.selectExpr("array(a, a, b) AS x").select(predict_udf(model)("x").alias("p"))
+    found = found.select("p.*")
+    assert found.columns == ["lstm", "lstm_1", "lstm_2"]
+    for row in found.collect():
+        assert row.lstm == row.lstm_1 != row.lstm_2
+
+
 def test_vectors_and_streams(spark, tmp_path):
     from pyspark.ml.linalg import Vectors
 

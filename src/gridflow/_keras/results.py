@@ -22,6 +22,7 @@ whole model.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -239,13 +240,21 @@ def declared(model: Any, kind: str) -> dict[str, Any]:
     """Return a model's symbolic inputs or outputs; empty if it doesn't declare them.
 
     Their names are the keys of the dict that the model was created with, or those of the layers.
+    Outputs are never named like tensors: Keras numbers these anew each time that it loads a file.
     """
-    declared = getattr(model, f"{kind}s", None) or []
-    titles = getattr(model, f"{kind}_names", None) or [tensor.name for tensor in declared]
+    tensors = getattr(model, f"{kind}s", None) or []
     structure = private_parts.structure(model, kind)
     if isinstance(structure, dict) and all(hasattr(each, "shape") for each in structure.values()):
         return structure
-    return dict(zip(titles, declared, strict=False))
+    titles = getattr(model, f"{kind}_names", None)
+    if not titles and kind == "output":  # a Sequential of Keras 3
+        titles = [private_parts.layer_of(tensor).name for tensor in tensors]
+    found: dict[str, Any] = {}
+    for title, tensor in zip(titles or [tensor.name for tensor in tensors], tensors, strict=False):
+        # One layer may give several outputs, such as an LSTM with return_state=True.
+        again = (f"{title}_{number}" for number in itertools.count(1))
+        found[next(name for name in itertools.chain([title], again) if name not in found)] = tensor
+    return found
 
 
 def _shape(tensor: Any) -> list[int | None]:

@@ -170,7 +170,8 @@ def _inputs(model: ServedModel, columns: Sequence[pa.Array]) -> list[np.ndarray]
 
 def _load(model: ServedModel, device: int | None) -> Predict:
     """Return the model's predict function; the first task of a worker loads it."""
-    named = (*model.inputs, *(model.chosen if model.kind == "function" else ()))
+    chosen = tuple(model.chosen) if model.kind == "function" else ()
+    named = (tuple(model.inputs), model.arguments, model.outputs, chosen)
     key = (model.parcel.key, model.kind, model.options, model.backend, named, device)
     with _lock:
         if key not in _loaded:
@@ -193,11 +194,16 @@ def _load_keras(model: ServedModel, device: int | None) -> Predict:
         (folder / "model.keras").write_bytes(model.parcel.open())
         loaded = results.unpack(header, folder, cloudpickle.loads(model.options))
     names = list(model.inputs)
+    there = list(results.declared(loaded, "input"))
+    keys = {name: name for name in names}
+    if there and set(there) != set(names):
+        # Keras has named the inputs without a name anew; those of a list are in the same order.
+        keys = dict(zip(model.arguments, there, strict=True))
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
         x: Any = given[0]
         if model.structure == "dict":
-            x = dict(zip(names, given, strict=True))
+            x = {keys[name]: array for name, array in zip(names, given, strict=True)}
         elif model.structure == "list":
             by_name = dict(zip(names, given, strict=True))
             x = [by_name[name] for name in model.arguments]

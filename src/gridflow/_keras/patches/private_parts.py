@@ -107,6 +107,11 @@ def structure(model: Any, kind: str) -> Any:
     return getattr(model, f"_{kind}s_struct", getattr(model, f"_nested_{kind}s", None))
 
 
+def layer_of(tensor: Any) -> Any:
+    """Return the layer or operation that a symbolic tensor comes from."""
+    return part(tensor, "_keras_history")[0]
+
+
 def is_optimizer_built(optimizer: Any) -> bool:
     """Return whether an optimizer has its variables."""
     return bool(getattr(optimizer, "built", getattr(optimizer, "_built", True)))
