@@ -213,6 +213,21 @@ def test_names_that_keras_makes_up_are_no_obstacle(spark, tmp_path):
         assert row.lstm == row.lstm_1 != row.lstm_2
 
 
+def test_custom_layers_inside_other_layers_are_sent_along(spark):
+    import keras
+
+    class Plus(keras.layers.Layer):
+        def call(self, x):
+            return x + 1
+
+    inner = keras.Sequential([keras.Input((1,)), Plus()])
+    model = keras.Sequential([keras.Input((1,)), inner, keras.layers.Dense(1)])
+    model.set_weights([np.ones((1, 1)), np.zeros(1)])
+    rows = spark.range(3).selectExpr("double(id) AS a")
+    found = rows.select(predict_udf(model)("a").alias("p")).collect()
+    assert sorted(row.p for row in found) == [1, 2, 3]
+
+
 def test_vectors_and_streams(spark, tmp_path):
     from pyspark.ml.linalg import Vectors
 

@@ -116,10 +116,11 @@ def _of_file(content: bytes, header: Mapping[str, Any], options: dict[str, Any])
 def _of_object(model: Any, options: dict[str, Any]) -> Servable:
     """Return the servable of a Keras model in this process, with its custom classes."""
     from gridflow._keras import results
+    from gridflow._keras.patches import private_parts
 
     own = {
         type(each).__name__: type(each)
-        for each in (model, *getattr(model, "layers", []))
+        for each in (model, *private_parts.layers(model))  # those of layers, too
         if type(each).__module__.split(".")[0] not in results.FLAVOURS
     }
     options = {**options, "custom_objects": {**own, **options["custom_objects"]}}
