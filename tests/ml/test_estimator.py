@@ -234,6 +234,23 @@ def test_tuning_in_a_pipeline_is_saved_and_predicts_the_same_in_another_process(
     assert "same 240" in done.stdout, done.stderr[-5000:]
 
 
+def test_inputs_without_names_are_taken_in_order(rows):
+    import keras
+
+    def unnamed():
+        a, b = keras.Input((1,)), keras.Input((1,))
+        model = keras.Model([a, b], keras.layers.Dense(1, use_bias=False)(a - 2 * b))
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        return model
+
+    ordered = rows.selectExpr("a", "b", "3 * (a - 2 * b) AS y")
+    for model in (unnamed, unnamed()):
+        est = estimator(model=model, featuresCol=["a", "b"], labelCol="y", epochs=5)
+        predicted = est.fit(ordered).transform(ordered)
+        found = collected(predicted, "y", "prediction")
+        np.testing.assert_allclose(found[:, 0], found[:, 1], atol=0.01)
+
+
 def test_a_stream_is_predicted_and_a_fit_of_it_refused(rows, spark, tmp_path):
     model = regression()
     est = estimator(model=model, labelCol="y", learningRate=0.05, numWorkers=2)

@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gridflow._keras.patches.private_parts import layer_of
 from gridflow._keras.results import declared
 from gridflow.errors import InvalidArgument
 from gridflow.ml.estimator import columns, keras_objects, shapes
@@ -76,7 +77,7 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
         "features": shapes.columns_of(inputs, features),
         "label": shapes.columns_of(outputs, labels),
         "sample_weight": recipe.weight,
-        "map": shapes.fitting(inputs, outputs),
+        "map": _in_order(model, shapes.fitting(inputs, outputs)),
     }
     rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen)
     validation = ctx.dataset("validation", **chosen) if recipe.validates else None
@@ -117,6 +118,23 @@ def _inputs(model: Any) -> list[str]:
     """Return the names of the inputs; one for a Sequential without Input."""
     is_sequential = isinstance(model, keras_objects.flavour_package(model).Sequential)
     return _names(model, "input") or (["input"] if is_sequential else [])
+
+
+def _in_order(model: Any, fit: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return a function on batches that also puts inputs in order if Keras can't take their names.
+
+    It expects two at once of an input without a name: its layer's and its tensor's.
+    """
+    tensors = declared(model, "input")
+    is_unnamed = any(name == each.name != layer_of(each).name for name, each in tensors.items())
+    if len(tensors) == 1 or not is_unnamed:
+        return fit
+
+    def ordered(*batch: Any) -> tuple[Any, ...]:
+        x, *rest = fit(*batch) if fit else batch
+        return tuple(x[name] for name in tensors), *rest
+
+    return ordered
 
 
 def _own_callbacks(
