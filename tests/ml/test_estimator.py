@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -291,6 +292,15 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
             est.copy().setParams(**params).fit(rows)
     with pytest.raises(errors.InvalidArgument, match="needs model="):
         estimator().fit(rows)
+
+
+def test_predictions_replace_no_column_in_whatever_case(spark):
+    model = KerasModel(SimpleNamespace(outputs={"p": [None, 1]}))
+    for name in ("prediction", "Prediction"):
+        with pytest.raises(errors.SchemaError, match=f"has a column '{name}' already"):
+            model.transform(spark.range(1).withColumnRenamed("id", name))
+    with pytest.raises(errors.InvalidArgument, match="have to differ"):
+        model.setProbabilityCol("PREDICTION").transform(spark.range(1))
 
 
 def test_an_estimator_is_saved_and_fits_like_before(rows, tmp_path):

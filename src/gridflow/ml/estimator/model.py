@@ -80,16 +80,20 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         names = self._output_columns(outputs)
         chosen = (self.given("probabilityCol"), self.given("rawPredictionCol"))
         new = [*dict.fromkeys(names.values()), *(name for name in chosen if name)]
-        if len(set(new)) < len(new):
+        # As Spark tells columns apart: it would replace one that differs only in case.
+        is_sensitive = dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        told = str if is_sensitive else str.lower
+        if len({told(name) for name in new}) < len(new):
             raise InvalidArgument(
                 "predictionCol, probabilityCol and rawPredictionCol have to differ; got "
                 f"{', '.join(map(repr, new))}."
             )
+        there = {told(name): name for name in dataset.columns}
         for name in new:
-            if name in dataset.columns:
+            if told(name) in there:
                 raise SchemaError(
-                    f"the DataFrame has a column {name!r} already, where predictions would go. "
-                    "Drop or rename it, or set predictionCol."
+                    f"the DataFrame has a column {there[told(name)]!r} already, where predictions "
+                    "would go. Drop or rename it, or set predictionCol."
                 )
         features = self.getOrDefault("featuresCol")
         columns.check(dataset.columns, named(features), "featuresCol")
