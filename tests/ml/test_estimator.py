@@ -290,6 +290,8 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
     for text, params in refused.items():
         with pytest.raises(errors.InvalidArgument, match=text.replace("(", r"\(")):
             est.copy().setParams(**params).fit(rows)
+    with pytest.raises(errors.SchemaError, match=r"featuresCol: column 'ab' is a struct.*'ab\.\*'"):
+        est.copy().setFeaturesCol("ab").fit(rows.selectExpr("struct(a, b) AS ab", "y"))
     with pytest.raises(errors.InvalidArgument, match="needs model="):
         estimator().fit(rows)
 

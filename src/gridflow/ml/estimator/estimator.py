@@ -18,7 +18,7 @@ from gridflow._spec.arguments import refuse_moved
 from gridflow._spec.roles import EVALUATOR
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
-from gridflow.ml.estimator.model import KerasModel, lists_of
+from gridflow.ml.estimator.model import KerasModel, lists_of, single_precision
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql import DataFrame
 
 #: Arguments of `TensorflowDistributor` that are Params, and their names there.
 _OWN_PARAMS: Final = {
@@ -268,8 +267,8 @@ class KerasEstimator(
         }
         for param, names in places.items():
             columns.check(dataset.columns, names, param)
-        needed = list(dict.fromkeys(name for names in places.values() for name in names))
-        chosen = [_single_precision(dataset, name) for name in needed]
+        needed = {name: param for param, names in places.items() for name in names}
+        chosen = [single_precision(dataset, name, param) for name, param in needed.items()]
         left_out = dataframes.check({"train": dataset.select(chosen)}).get("train", {})
         if left_out:
             raise SchemaError(" ".join(left_out.values()))
@@ -377,24 +376,3 @@ class KerasEstimator(
         }
         told = json.dumps([params, dataset.semanticHash()], sort_keys=True)
         return f"fit-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-
-
-def _single_precision(dataset: DataFrame, name: str) -> Column:
-    """Return a column with doubles as floats, like Keras's conversion of arrays.
-
-    Otherwise custom functions such as losses would get different types for labels and predictions.
-    """
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType, DoubleType, FloatType
-
-    kind = dataset.schema[name].dataType
-    depth, leaf = 0, kind
-    while isinstance(leaf, ArrayType):
-        depth, leaf = depth + 1, leaf.elementType
-    column = f.col(quoted(name))
-    if not isinstance(leaf, DoubleType):
-        return column
-    single: DataType = FloatType()
-    for _ in range(depth):
-        single = ArrayType(single)
-    return column.cast(single).alias(name)

@@ -18,6 +18,7 @@ from gridflow.ml.estimator.params import PredictionParams, with_accessors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
     from gridflow.ml.estimator.summary import KerasTrainingSummary
     from gridflow.ml.model import TrainedModel
@@ -265,6 +266,37 @@ def lists_of(dataset: DataFrame) -> frozenset[str]:
         for field in dataset.schema
         if isinstance(field.dataType, ArrayType) or is_vector(field.dataType)
     )
+
+
+def single_precision(dataset: DataFrame, name: str, param: str) -> Column:
+    """Return a column with doubles as floats, like Keras's conversion of arrays.
+
+    Otherwise custom functions such as losses would get different types for labels and predictions.
+
+    Raises
+    ------
+    SchemaError
+        The column is a struct, whose fields would arrive as columns of other names.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType, StructType
+
+    kind = dataset.schema[name].dataType
+    if isinstance(kind, StructType):
+        raise SchemaError(
+            f"{param}: column {name!r} is a struct. Make the fields that you need columns: "
+            f"df.select('*', '{name}.*')."
+        )
+    depth, leaf = 0, kind
+    while isinstance(leaf, ArrayType):
+        depth, leaf = depth + 1, leaf.elementType
+    column = f.col(quoted(name))
+    if not isinstance(leaf, DoubleType):
+        return column
+    single: DataType = FloatType()
+    for _ in range(depth):
+        single = ArrayType(single)
+    return column.cast(single).alias(name)
 
 
 def _flat(column: Column, kind: Any) -> Column:
