@@ -300,6 +300,10 @@ def test_the_layers_of_a_model_learn_from_its_inputs(frame):
     behind = keras.Model(age, deep(keras.layers.Rescaling(2.0)(age)))
     with pytest.raises(errors.InvalidArgument, match="takes the output of other layers"):
         adapt(behind, frame)
+    with pytest.raises(errors.InvalidArgument, match="declares no inputs"):
+        adapt(keras.Sequential([keras.layers.Normalization()]), frame)
+    with pytest.raises(errors.SchemaError, match="'city' holds arrays.*takes one text per row"):
+        adapt({"city": keras.layers.TextVectorization()}, frame.selectExpr("array(city) AS city"))
 
 
 @given(

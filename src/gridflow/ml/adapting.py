@@ -149,6 +149,11 @@ def _of_model(model: Any, there: list[str]) -> Iterable[Learner]:
     from gridflow._keras import results
 
     inputs = results.declared(model, "input")
+    if not inputs:
+        raise InvalidArgument(
+            f"the model {model.name!r} declares no inputs: begin a Sequential with keras.Input, or "
+            "say which layer adapts to which column, adapt({'column': layer}, df)."
+        )
     for layer in model.layers:
         if layers.learner_class(layer) is None or _knows(layer):
             continue

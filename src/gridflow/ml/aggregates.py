@@ -109,6 +109,11 @@ class _Kinds:
                     f"the column {name!r} is of {self._leaves[name]}, and the layer takes "
                     f"{', '.join(allowed)}. Cast it first, as for the model."
                 )
+            if isinstance(want, Vocabulary) and want.is_text and self.depth(name):
+                raise SchemaError(
+                    f"the column {name!r} holds arrays, and a TextVectorization takes one text per "
+                    "row. Make it one first (Spark: array_join, explode)."
+                )
             if isinstance(want, Moments) and len(columns) > 1 and self.depth(name):
                 raise SchemaError(
                     f"the column {name!r} holds arrays; only columns of numbers can be combined. "
