@@ -147,8 +147,17 @@ def test_functions_that_make_functions_as_of_pyspark(spark):
         errors.InvalidArgument, match="for a function, outputs= must be the Spark type"
     ):
         predict_udf(make)
-    with pytest.raises(Exception, match="the function takes 2 arrays .x, y., got 1 columns"):
+    with pytest.raises(Exception, match=r"the function takes \(x, y\), got 1 columns"):
         rows.select(predict_udf(make, outputs=kind)("x")).toArrow()
+    for made in (
+        lambda x, times=2, *, more=0: x[:, 0] * times + more,
+        lambda *every: every[0][:, 0],
+    ):
+        some = predict_udf(lambda made=made: made, outputs="double")
+        rows.select(some("x")).toArrow()
+    pairs = predict_udf(lambda: lambda x: (x, x, x), outputs="struct<a: double, b: double>")
+    with pytest.raises(Exception, match="the model returned 3 outputs, not 2"):
+        rows.select(pairs("x")).toArrow()
 
 
 def test_a_function_returns_moments_and_days(spark):

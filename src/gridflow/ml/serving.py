@@ -195,10 +195,9 @@ def _load_keras(model: ServedModel, device: int | None) -> Predict:
         loaded = results.unpack(header, folder, cloudpickle.loads(model.options))
     names = list(model.inputs)
     there = list(results.declared(loaded, "input"))
-    keys = {name: name for name in names}
-    if there and set(there) != set(names):
-        # Keras has named the inputs without a name anew; those of a list are in the same order.
-        keys = dict(zip(model.arguments, there, strict=True))
+    # Keras names inputs without a name anew; those of a list are in the same order.
+    is_same = not there or set(there) == set(names)
+    keys = dict(zip(model.arguments, model.arguments if is_same else there, strict=True))
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
         x: Any = given[0]
@@ -234,7 +233,7 @@ def _load_saved_model(model: ServedModel, device: int | None) -> Predict:
     return predict
 
 
-def _load_function(model: ServedModel, device: int | None) -> Predict:
+def _load_function(model: ServedModel, _device: int | None) -> Predict:
     import cloudpickle
 
     function = cloudpickle.loads(model.parcel.open())()
@@ -243,16 +242,16 @@ def _load_function(model: ServedModel, device: int | None) -> Predict:
             f"the function passed to predict_udf returned {type(function).__name__}; it must "
             "return a predict function."
         )
-    parameters = list(inspect.signature(function).parameters.values())
-    takes_any = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
-    _ = device  # no other device is visible
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
-        if not takes_any and len(given) != len(parameters):
-            taken = ", ".join(each.name for each in parameters)
+        try:
+            inspect.signature(function).bind(*given)  # parameters with defaults may be left out
+        except TypeError as error:
             raise InvalidArgument(
-                f"the function takes {len(parameters)} arrays ({taken}), got {len(given)} columns."
-            )
+                f"the function takes {inspect.signature(function)}, got {len(given)} columns."
+            ) from error
+        except ValueError:  # some callables written in C have no signature
+            pass
         found, names = _by_name(function(*given)), tuple(model.chosen)
         if isinstance(found, list) and len(found) == len(names) == 1:
             # The only row of a batch, or all rows of the only output.
@@ -282,6 +281,8 @@ def _named(found: Any, names: Sequence[str]) -> Mapping[str, Any]:
     if isinstance(found, dict):
         return found
     if isinstance(found, list | tuple) and len(names) > 1:
+        if len(found) != len(names):
+            raise DataError(f"the model returned {len(found)} outputs, not {len(names)}.")
         return dict(zip(names, found, strict=True))
     if isinstance(found, list | tuple) and len(found) == 1:
         found = found[0]
