@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -287,6 +288,27 @@ def test_other_backends_predict_in_workers_of_their_own(spark, tmp_path, backend
 def test_what_is_no_model_is_refused(given, said):
     with pytest.raises(errors.InvalidArgument, match=said):
         predict_udf(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"custom_objects": "Mine"}, "maps names to classes or functions.*got 'Mine'"),
+        ({"safe_mode": "no"}, "safe_mode.*'no'"),
+        ({"outputs": {"bytes": 7}}, "7 in outputs= is not a Spark type"),
+        ({"outputs": ["bytes", "bytes"]}, "outputs= names an output twice"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused(spark, saved, options, said):
+    with pytest.raises(errors.InvalidArgument, match=said):
+        predict_udf(saved, signature="sizes", **options)
+
+
+def test_an_archive_that_is_no_keras_file_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("metadata.json", "[]")
+    with pytest.raises(errors.InvalidArgument, match=r"m\.keras is not a \.keras file"):
+        predict_udf(tmp_path / "m.keras")
 
 
 @pytest.mark.parametrize(

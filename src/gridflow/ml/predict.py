@@ -206,6 +206,8 @@ def _chosen(given: Servable, outputs: Any) -> tuple[dict[str, DataType], bool]:
             f"Spark types; got {outputs!r}."
         )
     servable.check_names("output", names, given.outputs)
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"outputs= names an output twice: {names!r}.")
     types = outputs if isinstance(outputs, Mapping) else {}
     kinds = {name: _data_type(types.get(name) or given.outputs[name].spark_type) for name in names}
     return kinds, len(names) > 1 if outputs is None else not isinstance(outputs, str)
@@ -217,6 +219,8 @@ def _data_type(kind: str | DataType) -> DataType:
 
     if isinstance(kind, DataType):
         return kind
+    if not isinstance(kind, str):
+        raise InvalidArgument(f"{kind!r} in outputs= is not a Spark type, such as 'double'.")
     try:
         return DataType.fromDDL(kind)
     except PySparkException as error:

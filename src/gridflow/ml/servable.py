@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._agent.folder import temporary_folder
+from gridflow._spec.option_checks import boolean
 from gridflow._spec.program import dump_by_value
 from gridflow.errors import InvalidArgument, MissingDependency, did_you_mean
 from gridflow.ml.columns import STRING, Slot
@@ -19,7 +21,7 @@ from gridflow.ml.keras_file import KerasFile
 from gridflow.ml.model_broadcast import zipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 #: The default signature of TensorFlow Serving and of Keras's export.
 _DEFAULT_SIGNATURE: Final = "serving_default"
@@ -66,6 +68,12 @@ def of(
     """
     from gridflow._keras import results
 
+    if custom_objects is not None and not isinstance(custom_objects, Mapping):
+        raise InvalidArgument(
+            "custom_objects= maps names to classes or functions, {'Mine': Mine}; got "
+            f"{custom_objects!r}."
+        )
+    boolean("safe_mode", safe_mode)
     options = {"custom_objects": dict(custom_objects or {}), "safe_mode": safe_mode}
     found: Servable
     if isinstance(model, KerasFile):
@@ -248,7 +256,7 @@ def _flavour_of_file(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidArgument(f"{path} is not a .keras file: {error}.") from error
     return "tf_keras" if version.startswith("2.") else "keras"
 
