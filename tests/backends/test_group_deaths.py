@@ -23,7 +23,10 @@ def train(ctx, victim):
 
     import keras
 
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(4), layers.Dropout(0.3), layers.Dense(1)]
+    )
     model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
 
     class Murder(keras.callbacks.Callback):

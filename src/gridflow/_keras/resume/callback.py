@@ -22,6 +22,7 @@ ones run again from the beginning.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -180,7 +181,8 @@ class CheckpointAndResume(NeutralCallback):
         skip = 0
         if not any(batch for _, batch in there.counters):
             skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
-        start = position.FitStart(epoch, step, skip, there.dealt)
+        ready = functools.partial(state.set_torch_states, there)
+        start = position.FitStart(epoch, step, skip, there.dealt, ready)
         position.begin_at(self.model, self.flavour, start)
         _log.info("resuming at epoch %d, step %d", epoch, step)
 

@@ -67,7 +67,11 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
         )
         for group, found in groups.items()
         for i, variable in enumerate(found)
-    ] + [Entry("averages", f"{i}", array) for i, array in enumerate(arrays)]
+    ] + [
+        Entry(group, f"{i}", array)
+        for group, found in (("averages", arrays), ("torch", _torch_states(model)))
+        for i, array in enumerate(found)
+    ]
 
 
 def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[str]) -> None:
@@ -92,6 +96,35 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
     averages, arrays = model.__dict__.get(statistics.AVERAGES), checkpoint.group("averages")
     if averages is not None and arrays:
         averages.restore([entry.value for entry in arrays])
+
+
+def set_torch_states(checkpoint: Checkpoint) -> None:
+    """Set torch's own random states. It draws from them, too, when it starts to read data."""
+    states = [entry.value for entry in checkpoint.group("torch")]
+    if not states:
+        return
+    import torch
+
+    first, *of_gpus = [torch.from_numpy(state.copy()) for state in states]
+    torch.set_rng_state(first)
+    for gpu, state in enumerate(of_gpus[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(state, gpu)
+
+
+def _torch_states(model: Any) -> list[np.ndarray]:
+    """Return torch's own random state, of the CPU and of each GPU.
+
+    Keras's Dropout draws from it unless it has a seed.
+    """
+    if is_tensorflow(model):
+        return []
+    import keras
+
+    if keras.backend.backend() != "torch":
+        return []
+    import torch
+
+    return [state.numpy() for state in (torch.get_rng_state(), *torch.cuda.get_rng_state_all())]
 
 
 def _read(variable: Any, model: Any) -> np.ndarray:

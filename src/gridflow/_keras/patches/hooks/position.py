@@ -46,12 +46,15 @@ class FitStart:
         Batches to read and drop, for data that can't start elsewhere.
     dealt : mapping, optional
         Which rows are done, if that isn't the same number on each rank (`Held`).
+    ready : callable, optional
+        Called when the data have come to that place.
     """
 
     epoch: int
     step: int
     skip: int = 0
     dealt: Mapping[str, Any] | None = None
+    ready: Callable[[], None] = lambda: None
 
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int | None, initial_epoch: int, mode: object
@@ -145,6 +148,8 @@ def begin_at(model: Any, flavour: str, start: FitStart) -> None:
     data = data_of(model)
     if data is not None and (start.step or start.skip):
         setattr(data, _START, start)
+    else:
+        start.ready()
 
 
 def forget(model: Any, flavour: str) -> None:
@@ -270,6 +275,7 @@ def _from(
     if not incremental.goes_on(data):
         for _ in range(start.skip):
             next(iterator)
+    start.ready()
     stride = data.steps_per_execution
     last = data.steps_per_epoch or data._num_batches
     steps = range(start.step, last, stride) if last else count(start.step, stride)
@@ -280,7 +286,9 @@ def _from(
         data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
     if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
-        data._current_iterator = None
+        # Keras makes an iterator at an epoch's end, too: with torch, that draws a random number.
+        whole = data.steps_per_epoch is None and data._num_batches
+        data._current_iterator = iter(data._get_iterator()) if whole else None
         data._steps_seen = 0
     data.data_adapter.on_epoch_end()
 
