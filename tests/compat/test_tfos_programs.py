@@ -184,6 +184,15 @@ def save_as_tensorflow_1(folder):
         classic.train.Saver().save(session, f"{folder}/model", global_step=7)
 
 
+def save_tenfold(folder):
+    import tensorflow as tf
+
+    module = tf.Module()
+    takes = tf.TensorSpec([None, 2], tf.float32, name="x")
+    module.tenfold = tf.function(lambda x: {"dense": x * 10}, input_signature=[takes])
+    tf.saved_model.save(module, folder, {"serving_default": module.tenfold})
+
+
 def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
     def train_fn(args, ctx):
         import tensorflow as tf
@@ -238,6 +247,10 @@ def test_an_estimator_trains_exports_and_its_model_predicts(spark, tmp_path):
     found = model.transform(new)
     assert found.dtypes == [("out", "array<double>")]
     assert [row.out[0] for row in found.collect()] == pytest.approx([3.14 + 1.618] * 5, abs=0.05)
+
+    # A worker that keeps a model notices that another one has taken its place.
+    save_tenfold(str(tmp_path / "export"))
+    assert [row.out for row in model.transform(new).collect()] == [[10.0, 10.0]] * 5
 
     classic = TFModel({}).setModelDir(str(tmp_path / "model")).setInputMapping({"c1": "x"})
     classic.setOutputMapping({"layer/prediction:0": "p"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow.compat.tfos import _restoring, _setting
@@ -96,6 +98,7 @@ class _Key:
         self.known_by = (
             *(work.export_dir, work.model_dir, work.tags, work.signature),
             *(work.inputs, work.outputs),
+            _written(work.export_dir or work.model_dir),
         )
 
     def __hash__(self) -> int:
@@ -103,6 +106,16 @@ class _Key:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self.known_by == other.known_by
+
+
+def _written(folder: str | None) -> tuple[int, int] | None:
+    """Return what tells a model in a local folder from one that was there before."""
+    local = Path((folder or "").removeprefix("file://"))
+    for name in ("saved_model.pb", "checkpoint"):
+        with contextlib.suppress(OSError):  # not this kind of model, or not a local one
+            found = (local / name).stat()
+            return found.st_mtime_ns, found.st_ino
+    return None
 
 
 @lru_cache(maxsize=1)
