@@ -121,6 +121,14 @@ def test_what_cannot_be_read_is_refused_at_the_call_by_its_name(tmp_path):
     (tmp_path / "2.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(DataError, match="2.parquet is not a Parquet file"):
         of(find(str(tmp_path), "/"), "s")
+    damaged = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"x": [1, None, 3], "s": ["abc" * 99] * 3}), damaged)
+    content = damaged.read_bytes()
+    footer = content[-8 - int.from_bytes(content[-8:-4], "little") :]
+    damaged.write_bytes(b"\xff" * (len(content) - len(footer)) + footer)
+    for columns, nulls in ((["s"], "error"), (["x"], "drop")):
+        with pytest.raises(DataError, match=r"damaged\.parquet can't be read"):
+            of(find(str(damaged), "/"), *columns, nulls=nulls)
     (tmp_path / "day=3").mkdir()
     files = written(tmp_path / "day=3", {"x": [1]})
     with pytest.raises(SchemaError, match=r"part of the path, as written by partitionBy\('day'\)"):

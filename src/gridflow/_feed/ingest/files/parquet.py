@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gridflow._feed.ingest.files.shares import Piece
     from gridflow._files.listing import FoundFile
@@ -116,7 +117,7 @@ class ParquetFiles(Format):
 
     def _sample(self, descriptions: Sequence[Description]) -> pa.RecordBatch:
         number, stretch = self.first_stretch(descriptions)
-        with self._open(number, stretch.place) as file:
+        with self._named(number), self._open(number, stretch.place) as file:
             batches = file.iter_batches(_SAMPLE_ROWS, [stretch.place], self._columns)
             for batch in batches:
                 sample, dropped = self._normalised(batch, None)
@@ -143,6 +144,14 @@ class ParquetFiles(Format):
             ) from error
         except OSError as error:
             raise DataError(f"{found.path} can't be read: {error}") from error
+
+    @contextlib.contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        """Name the file that can't be read. The caller of `load` does that itself."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{self.files[number].path} can't be read: {error}") from error
 
     def _open(self, number: int, place: int, *, as_views: bool = False) -> pq.ParquetFile:
         """Open a file to read one of its row groups."""
@@ -223,7 +232,8 @@ class ParquetFiles(Format):
         rule = self._options.nulls
         if rule == "drop":
             findings = Findings()
-            batch = self._read(number, place)
+            with self._named(number):
+                batch = self._read(number, place)
             dropped = self._normalised(batch, None, findings)[1]
             nulls.update(findings.nulls)
             return rows - dropped
