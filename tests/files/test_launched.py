@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridflow import data
-from gridflow.errors import InvalidArgument
+from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.tfrecord import write_records
 
 PROGRAM = """
 import sys
@@ -79,3 +80,16 @@ def test_options_of_a_dataset_are_checked(tmp_path):
             data.parquet_dataset(
                 str(tmp_path / "x.parquet"), batch_size=1, features="x", **{name: value}
             )
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (None, r"r\.tfrecord holds a record that is no Example"),
+        (["x"], r"spec= maps features .*; got \['x'\]"),
+    ],
+)
+def test_records_and_specs_of_a_wrong_kind_are_said(tmp_path, spec, said):
+    write_records(tmp_path / "r.tfrecord", [b"hello"])
+    with pytest.raises(GridflowError, match=said):
+        data.tfrecord_dataset(str(tmp_path / "r.tfrecord"), batch_size=1, features="x", spec=spec)

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import struct
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +26,11 @@ from gridflow.errors import (
     SchemaError,
     did_you_mean,
 )
-from gridflow.tfrecord.example import parse_example
+from gridflow.tfrecord.example import MalformedExample, parse_example
 from gridflow.tfrecord.framing import CorruptRecord, compression_of, read_frames, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
 
@@ -138,8 +139,8 @@ class RecordFiles(Format):
         text = str(getattr(error, "message", "") or error).strip().splitlines()[0]
         taken = [f"{name}: {f.dtype.name}{list(f.shape)}" for name, f in self._spec.items()]
         return (
-            f"records of dataset {self.dataset!r} can't be parsed: {text} The features were "
-            f"inferred as {', '.join(taken)}. Describe them with spec=, as for "
+            f"records of dataset {self.dataset!r} can't be parsed: {text} The features were taken "
+            f"to be {', '.join(taken)}. Describe them with spec=, as for "
             "tf.io.parse_example: a FixedLenFeature with its shape, and a default_value if some "
             "records lack it."
         )
@@ -159,7 +160,10 @@ class RecordFiles(Format):
 
     def _inferred(self, sample: Sequence[bytes], path: str) -> dict[str, Any]:
         tf = self._tf
-        examples = [parse_example(record).features for record in sample]
+        try:
+            examples = [parse_example(record).features for record in sample]
+        except MalformedExample as error:
+            raise MalformedExample(f"{path} holds a record that is no Example: {error}") from error
         known = sorted({name for example in examples for name in example})
         spec = {}
         for name in self._columns:
@@ -182,6 +186,10 @@ class RecordFiles(Format):
         return spec
 
     def _checked(self, name: str, spec: Mapping[str, Any]) -> Any:
+        if not isinstance(spec, Mapping):
+            raise InvalidArgument(
+                f"spec= maps features to what tf.io.parse_example takes; got {spec!r}."
+            )
         if name not in spec:
             raise SchemaError(
                 f"spec= has no entry for {name!r}; it has: {', '.join(spec)}."
