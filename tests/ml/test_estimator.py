@@ -296,6 +296,14 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
         estimator().fit(rows)
 
 
+def test_what_is_no_number_is_of_no_class(spark):
+    model = KerasModel(SimpleNamespace(outputs={"p": [None, 1]})).setRawPredictionCol("raw")
+    scores = spark.sql("SELECT * FROM VALUES (0.7f), (0.2f), (float('nan')) AS t(p)")
+    for scored in (scores, scores.selectExpr("array(0.5f, p) AS p")):
+        found = collected(model._classified(scored, scored.p), "prediction")
+        np.testing.assert_equal(found, [[1.0], [0.0], [np.nan]])
+
+
 def test_predictions_replace_no_column_in_whatever_case(spark):
     model = KerasModel(SimpleNamespace(outputs={"p": [None, 1]}))
     for name in ("prediction", "Prediction"):

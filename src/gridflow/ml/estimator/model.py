@@ -182,11 +182,15 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         if isinstance(rows.schema[_HIDDEN].dataType, ArrayType):
             scores = out.cast("array<double>")
             chances, raw = scores, scores
-            label = (f.array_position(scores, f.array_max(scores)) - 1).cast("double")
+            most = f.array_max(scores)  # NaN, if there is one
+            label = f.array_position(scores, most) - 1
         else:
             score = out.cast("double")
             chances, raw = f.array(1 - score, score), f.array(-score, score)
-            label = (score > self.getOrDefault("threshold")).cast("double")
+            most = score
+            label = score > self.getOrDefault("threshold")
+        # Spark takes NaN for the largest number, but it is no class.
+        label = f.when(f.isnan(most), most).otherwise(label.cast("double"))
         added = {self.getOrDefault("predictionCol"): label}
         if self.given("probabilityCol"):
             added[self.given("probabilityCol")] = array_to_vector(chances)
