@@ -28,6 +28,7 @@ def test_each_part_of_keras_3_is_there():
         model.compile(keras.optimizers.SGD(), "mse", metrics=["mae"])
         assert list(parts.structure(model, "input")) == ["a"]
         assert list(parts.structure(model, "output")) == ["b"]
+        assert parts.layer_of(model.outputs[0]) is model.layers[1]
         itself, _, normalization = parts.layers(model)
         assert itself is model
         names = [each.name for each in parts.own_statistics(normalization)]
