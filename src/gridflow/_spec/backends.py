@@ -50,6 +50,8 @@ class BackendFacts:
         Whether ranks that exchange values may share a GPU, which NCCL refuses.
     compiles_each_size : bool
         Whether it recompiles a model for each new batch size.
+    has_random_state : bool
+        Whether Keras's layers draw from a random state of its own, besides Keras's seeds.
     export_packages : mapping of str to tuple of str
         The formats to which Keras can export models with it, and the packages that each needs.
     """
@@ -64,6 +66,7 @@ class BackendFacts:
     takes_communication: bool = False
     shares_gpus: bool = True
     compiles_each_size: bool = False
+    has_random_state: bool = False
     export_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -98,6 +101,7 @@ _FACTS: Final = (
     BackendFacts(
         "torch",
         ("torch", "keras"),
+        has_random_state=True,
         export_packages={
             "saved_model": ("tensorflow", "torch_xla"),
             "onnx": ("onnx", "onnxscript"),

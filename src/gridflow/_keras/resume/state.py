@@ -15,6 +15,7 @@ from gridflow._keras import statistics
 from gridflow._keras.patches import private_parts
 from gridflow._keras.results import is_tensorflow
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
+from gridflow._spec import backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +121,7 @@ def _torch_states(model: Any) -> list[np.ndarray]:
         return []
     import keras
 
-    if keras.backend.backend() != "torch":
+    if not backends.of(keras.backend.backend()).has_random_state:
         return []
     import torch
 
