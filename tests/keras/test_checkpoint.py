@@ -183,6 +183,79 @@ def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy,
     assert all(rank["history"] == through[0]["history"] for rank in through)
 
 
+def fitted_by_two(ctx, flavour, deaths=()):
+    """Train a model whose step uses two optimizers, neither of which it was compiled with."""
+    import tensorflow as tf
+
+    keras = importlib.import_module(flavour)
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
+            self.mine = [keras.optimizers.Adam(0.05), keras.optimizers.SGD(0.03, momentum=0.5)]
+            self.mean = keras.metrics.Mean(name="mean")
+
+        def call(self, x):
+            return self.parts[1](self.parts[0](x))
+
+        @property
+        def metrics(self):
+            return [self.mean]
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            for optimizer, part in zip(self.mine, self.parts, strict=True):
+                variables = part.trainable_variables
+                optimizer.apply_gradients(
+                    zip(tape.gradient(loss, variables), variables, strict=True)
+                )
+            self.mean.update_state(loss)
+            return {"mean": self.mean.result()}
+
+    class Dying(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.mine[0].iterations.numpy()) == life_of(ctx, deaths):
+                raise_died()
+
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        model = Model()
+        model.compile()
+    history = model.fit(
+        ctx.dataset("rows", batch_size=BATCH // ctx.num_workers, features="x", label="y"),
+        epochs=EPOCHS,
+        verbose=0,
+        callbacks=[*ctx.callbacks(tensorboard=False), Dying()],
+    )
+    return {
+        "weights": [np.array(weight) for weight in model.get_weights()],
+        "steps": [int(each.iterations.numpy()) for each in model.mine],
+        "history": history.history,
+        "epochs": history.epoch,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize(("flavour", "workers"), [("keras", 1), ("keras", 2), ("tf_keras", 1)])
+def test_each_of_several_optimizers_goes_on_where_it_was(flavour, workers):
+    strategy = "none" if workers == 1 else "multi_worker_mirrored"
+    group = {"num_workers": workers, "strategy": strategy, "data": DATA}
+    (through, *_), _ = run_job(fitted_by_two, arguments=(flavour,), **group)
+    again, _ = run_job(
+        fitted_by_two,
+        arguments=(flavour, (STEPS + 4,)),
+        checkpoint_every=2,
+        max_restarts=1,
+        **group,
+    )
+    for got in again:
+        assert_same_run(got, through, "two optimizers")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
 def test_workers_that_are_killed_are_replaced_by_new_ones_that_go_on():

@@ -114,7 +114,20 @@ def layer_of(tensor: Any) -> Any:
 
 def is_optimizer_built(optimizer: Any) -> bool:
     """Return whether an optimizer has its variables."""
-    return bool(getattr(optimizer, "built", getattr(optimizer, "_built", True)))
+    known = getattr(optimizer, "built", getattr(optimizer, "_built", None))
+    # Those of tf_keras don't say it before; legacy ones have no ``build``.
+    return not hasattr(optimizer, "build") if known is None else bool(known)
+
+
+def key_of(optimizer: Any, variable: Any) -> Any:
+    """Return by what an optimizer knows a variable."""
+    return part(optimizer, "_var_key")(variable)
+
+
+def keys_of(optimizer: Any) -> list[Any]:
+    """Return the keys of the variables that an optimizer is built for, in order."""
+    keys = getattr(optimizer, "_trainable_variables_indices", None)  # of Keras 3
+    return list(part(optimizer, "_index_dict") if keys is None else keys)
 
 
 # Keras 3 ---------------------------------------------------------------------------------------

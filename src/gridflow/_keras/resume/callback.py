@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras import statistics
 from gridflow._keras.neutral import NeutralCallback, numbers
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental, position
-from gridflow._keras.resume import building, state
+from gridflow._keras.resume import building, optimizers, state
 from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow._keras.runtime import current_fit
 from gridflow._spec.place import Place
@@ -167,7 +168,9 @@ class CheckpointAndResume(NeutralCallback):
             )
         self._refuse_other_files(there)
         building.build(self.model, self.flavour)
-        state.restore(self.model, self.flavour, there, ["model", "optimizer", "random"])
+        optimizers.build(self.model, self.flavour, there.built)
+        others = [state.OTHER.format(i) for i in range(len(there.built))]
+        state.restore(self.model, self.flavour, there, ["model", "optimizer", *others, "random"])
         counters = self._runtime.epoch_counters
         position.tell(counters, there.counters)
         self._resumed = there
@@ -249,6 +252,11 @@ class CheckpointAndResume(NeutralCallback):
             dealt=position.dealt(self._data) if step else None,
             history={name: list(values) for name, values in self._history.items()},
             epochs=list(self._epochs),
+            is_optimizer_built=private_parts.is_optimizer_built(self.model.optimizer),
+            built=[
+                optimizers.places(self.model, each)
+                for each in optimizers.others(self.model, self.flavour)
+            ],
             entries=entries,
         )
         self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))

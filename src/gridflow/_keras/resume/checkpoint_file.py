@@ -64,6 +64,10 @@ class Checkpoint:
         Datasets that were read from files, and the version of these files.
     dealt : dict or None
         Which rows are done, in the middle of an epoch with parameter servers.
+    is_optimizer_built : bool
+        Whether the model's own optimizer was in use.
+    built : list of list of int
+        For each optimizer beside the model's own: the variables that it was built for.
     entries : list of Entry
     """
 
@@ -78,6 +82,8 @@ class Checkpoint:
     epochs: list[int] = field(default_factory=list)
     pulled: dict[str, str] = field(default_factory=dict)
     dealt: dict[str, Any] | None = None
+    is_optimizer_built: bool = True
+    built: list[list[int]] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
     def group(self, name: str) -> list[Entry]:

@@ -7,18 +7,23 @@ is read), so all ranks read together, in the same order.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gridflow._keras import statistics
 from gridflow._keras.patches import private_parts
 from gridflow._keras.results import is_tensorflow
+from gridflow._keras.resume import optimizers
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow._spec import backends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+#: The group of an optimizer beside the model's own.
+OTHER: Final = "optimizer {} beside the model's own"
 
 
 def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]]:
@@ -41,12 +46,17 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
         }
     else:
         counters = [private_parts.train_counter(model)]
+        of_metrics = [v for m in model.metrics for v in m.variables]
+        # Those of a metric that is an attribute are weights, too, but reset at each epoch's start.
+        ids = {id(variable) for variable in of_metrics}
         groups = {
-            "model": list(model.weights) + counters,
+            "model": [v for v in model.weights if id(v) not in ids] + counters,
             "optimizer": _legacy_optimizer(model.optimizer),
-            "metrics": [v for m in model.metrics for v in m.variables] if metrics else [],
+            "metrics": of_metrics if metrics else [],
             "random": private_parts.random_states(model),
         }
+    for i, each in enumerate(optimizers.others(model, flavour)):
+        groups[OTHER.format(i)] = _legacy_optimizer(each)
     # A metric inside the model would be in two groups; a layer that is used twice occurs once.
     seen: set[int] = set()
     return {group: [v for v in found if _is_new(v, seen)] for group, found in groups.items()}
@@ -85,7 +95,9 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
     """
     there = variables(model, flavour, metrics="metrics" in groups)
     for group in groups:
-        entries, found = checkpoint.group(group), there[group]
+        entries, found = checkpoint.group(group), there.get(group, [])
+        if group == "optimizer" and not checkpoint.is_optimizer_built:
+            found = found[: len(entries)]
         if group == "random" and len(entries) > len(found):
             # Global seeds are created on first use, which may not have happened yet.
             entries = entries[: len(found)]
