@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
+import concurrent.futures.thread  # noqa: F401 (registers its end before this module does)
 import dataclasses
 import threading
 import time
@@ -284,7 +284,6 @@ class JobHandle(Pushing):
                 _running.discard(self)
 
 
-@atexit.register
 def _end_all() -> None:
     """End what still runs when the driver does."""
     handles = list(_running)
@@ -292,3 +291,8 @@ def _end_all() -> None:
         handle.cancel()
     for handle in handles:
         handle._wait(None)  # noqa: SLF001 (shutdown_timeout bounds it)
+
+
+# Exit handlers run too late: by then Python has ended the pools of threads of concurrent.futures,
+# in which gRPC's server hears from the agents. These here run in the reverse order.
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # noqa: SLF001

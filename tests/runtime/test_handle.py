@@ -135,7 +135,7 @@ def run_program(text, folder, timeout):
 
 PROGRAM = """
 import sys, time
-from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow import Deadlines, LocalLauncher, TensorflowDistributor
 
 def waits(folder):
     import os, time
@@ -145,7 +145,9 @@ def waits(folder):
     time.sleep(600)
 
 if __name__ == "__main__":
-    distributor = TensorflowDistributor(launcher=LocalLauncher(), progress=False)
+    distributor = TensorflowDistributor(
+        launcher=LocalLauncher(), progress=False, deadlines=Deadlines(heartbeat=300, shutdown=300)
+    )
     handle = distributor.start(waits, sys.argv[1])
     while not list(__import__("pathlib").Path(sys.argv[1]).glob("pid")):
         time.sleep(0.05)
@@ -154,6 +156,7 @@ if __name__ == "__main__":
 
 
 def test_a_script_that_is_over_ends_the_jobs_that_it_started(tmp_path):
+    # Its tasks are heard to the end: nothing is waited for in vain.
     printed = run_program(PROGRAM, tmp_path, timeout=120)
     assert "the script is over" in printed
     assert "cancelled: ending all tasks" in printed
