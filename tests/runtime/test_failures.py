@@ -117,6 +117,17 @@ def test_a_function_may_leave_its_output_in_any_state(distribute, change):
 
 
 @pytest.mark.full(launcher="spark")
+def test_a_function_that_closes_files_it_did_not_open_fails_and_hears_why(distribute):
+    def train():
+        import os
+
+        os.closerange(3, 4096)
+
+    error = expect(errors.TrainingFailed, distribute(num_workers=1), train)
+    assert "has closed file descriptors that it didn't open" in str(error)
+
+
+@pytest.mark.full(launcher="spark")
 def test_an_exception_without_words_is_still_one(distribute):
     def train():
         class Speechless(Exception):

@@ -31,6 +31,7 @@ from gridflow._wire.child import Hello, Imported, Leave, Raised, Returned, Setup
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK
 from gridflow._wire.hints import hint_for
 from gridflow._wire.reports import Ready
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +118,13 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
         runtime.stream.give_up()
     _say_what_goes(work_dir)
     output.flush()
-    channel.send(Returned(result, str(folder)))
+    if not channel.send(
+        Returned(result, str(folder))
+    ):  # if the agent had died, so had this process
+        raise GridflowError(
+            "the result can't be sent: the training function has closed file descriptors that it "
+            "didn't open, as os.closerange() does."
+        )
     inbox.wait(Leave)  # leave together: a peer that is still working may need this process
     mode.end()
     return 0
