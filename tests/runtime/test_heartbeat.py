@@ -208,3 +208,17 @@ def test_a_checkpoint_that_does_not_arrive_fails_the_task_if_a_section_waits_for
     line, *failed = reports.kinds
     assert line == ["gridflow: can't send a checkpoint: it broke off"]
     assert [type(each) for each in failed] == [Failed] * fails
+
+
+@pytest.mark.parametrize(("label", "told"), [("rows-2", True), (None, False)])
+def test_a_checkpoint_that_a_newer_one_has_replaced_is_not_missed(label, told, tmp_path):
+    reports, uploads = Reports(), LateUploads()
+    options = {"serves": False, "reporter": reports, "uploads": uploads, "frozen_after": 9.0}
+    life = ProcessSupervisor("worker:0", 0, 0, on_imported=list, on_other=print, **options)
+    for name, gone in (("replaced", FileNotFoundError("replaced")), ("there", OSError("full"))):
+        path = tmp_path / name
+        life._take(MadeCheckpoint(str(path), Place(0, 0, 2), label))
+        uploads.waiting.pop(0)(gone)
+    said = [each for each in reports.kinds if isinstance(each, list)]
+    missed = ["gridflow: can't send a checkpoint: replaced"]
+    assert said == [missed] * told + [["gridflow: can't send a checkpoint: full"]]

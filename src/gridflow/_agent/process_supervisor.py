@@ -219,7 +219,9 @@ class ProcessSupervisor:
 
     def _sent(self, made: child.MadeCheckpoint, error: BaseException | None) -> None:
         """Note that the driver has a checkpoint, or why it hasn't."""
-        if error is not None:
+        # The process deletes those that newer ones have replaced, sent or not.
+        is_replaced = isinstance(error, FileNotFoundError) and not Path(made.path).exists()
+        if error is not None and (made.label is not None or not is_replaced):
             words = f"can't send a checkpoint: {error}"
             self._reporter.lines([f"gridflow: {words}"])
             if made.label is not None:  # the feeder of the stream waits for this one
