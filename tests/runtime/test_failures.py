@@ -128,6 +128,17 @@ def test_a_function_that_closes_files_it_did_not_open_fails_and_hears_why(distri
 
 
 @pytest.mark.full(launcher="spark")
+def test_a_process_that_ends_before_its_function_is_no_success(distribute):
+    def train():
+        import os
+
+        os._exit(0)
+
+    error = expect(errors.TrainingFailed, distribute(num_workers=1), train)
+    assert error.first.summary == "its process exited with code 0 before its work was done"
+
+
+@pytest.mark.full(launcher="spark")
 def test_an_exception_without_words_is_still_one(distribute):
     def train():
         class Speechless(Exception):

@@ -187,6 +187,7 @@ class ProcessSupervisor:
             self.fail("signal", summary, signal=name, hint=hint, consequence=consequence)
         else:
             summary = f"its process exited with code {code}"
+            summary += "" if code else " before its work was done"
             self.fail("exit", summary, exit_code=code, hint=hint, consequence=lost_a_peer(log))
 
     def _take(self, message: Message | WireError) -> None:
