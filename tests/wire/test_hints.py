@@ -58,6 +58,19 @@ def test_files_that_several_ranks_write_have_a_hint(words):
     assert "ctx.barrier()" in hint
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "PicklingError: Can't pickle <function square>: attribute lookup square on __main__ failed",
+        "AttributeError: Can't get attribute 'square' on <module '__main__' from '/a/main.py'>",
+    ],
+)
+def test_what_multiprocessing_looks_for_in_the_script_is_named(words):
+    hint, is_echo = hint_for(words.partition(":")[0], words)
+    assert not is_echo
+    assert "can't find 'square' there" in hint
+
+
 def test_a_type_that_tensorflow_does_not_send_is_named():
     words = (
         "InvalidArgumentError: Value for attr 'T' of bfloat16 is not in the list of allowed values:"

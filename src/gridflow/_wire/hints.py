@@ -65,6 +65,13 @@ _HINTS: Final = (
         ),
     ),
     (
+        re.compile(r"Can't (?:pickle|get) .*attribute (?:lookup )?'?(\w+)'? on .*__main__"),
+        (
+            "in a task, __main__ is not your script or notebook, so multiprocessing can't find "
+            "{0!r} there: put it into a module, and import it from that"
+        ),
+    ),
+    (
         re.compile(r"(?:ResourceExhaustedError|OOM when allocating|MemoryError)"),
         (
             "out of memory: use smaller batches, or give the executors more memory "
