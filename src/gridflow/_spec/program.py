@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import io
 import sys
 import threading
 from contextlib import contextmanager
@@ -191,8 +193,34 @@ def dump(program: Program) -> bytes:
 
 def dump_by_value(value: object) -> bytes:
     """Pickle an object, with the modules beside the user's script by value."""
-    with _lock, _by_value(_modules_beside_the_script()):
-        return bytes(cloudpickle.dumps(value))
+    with _lock, _by_value(_modules_beside_the_script()), io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Also pickles functions with a cache by value, of which cloudpickle writes only the names."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is reconstructed."""
+        if isinstance(obj, _Cached) and _is_by_value(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+_Cached: Final = type(functools.lru_cache(int))
+
+
+def _is_by_value(function: Any) -> bool:
+    module = str(function.__module__)
+    names = ("__main__", *cloudpickle.list_registry_pickle_by_value())
+    is_sent = any(module == name or module.startswith(f"{name}.") for name in names)
+    return is_sent or "<locals>" in function.__qualname__
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    found: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return found
 
 
 def _modules_beside_the_script() -> list[ModuleType]:
