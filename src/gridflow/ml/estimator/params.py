@@ -120,7 +120,18 @@ def _model(value: Any) -> Any:
     return value
 
 
-def _described(value: Any) -> Any:
+def _optimizer(value: Any) -> Any:
+    if not isinstance(value, str | Mapping) and not hasattr(value, "get_config"):
+        raise TypeError(f"it is an optimizer of Keras, its name or its config; got {value!r}.")
+    return keras_objects.described(value)
+
+
+def _loss(value: Any) -> Any:
+    if not isinstance(value, str | Mapping | list | tuple) and not callable(value):
+        raise TypeError(
+            "it is a loss of Keras, its name or its config, or a function; or a list, or a dict by "
+            f"output, of these; got {value!r}."
+        )
     return keras_objects.described(value)
 
 
@@ -141,7 +152,7 @@ def _custom_objects(value: Any) -> dict[str, Any]:
 
 
 def _callbacks(value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and all(hasattr(each, "set_model") for each in value):
         return list(value)
     if callable(value):
         return value
@@ -268,11 +279,11 @@ class EstimatorParams(PredictionParams):
     )
     shuffle = _param("shuffle", "whether to reshuffle in each epoch", TypeConverters.toBoolean)
     seed = _param("seed", "seed of initial weights, shuffling and dropout", _whole("seed", 0))
-    optimizer = _param("optimizer", "name, config or object of Keras", _described)
+    optimizer = _param("optimizer", "name, config or object of Keras", _optimizer)
     learningRate = _param(  # noqa: N815
         "learningRate", "learning rate of any optimizer", _number("learningRate", positive=True)
     )
-    loss = _param("loss", "name, config, object or function; or one for each output", _described)
+    loss = _param("loss", "name, config, object or function; or one for each output", _loss)
     metrics = _param("metrics", "list of metrics, or a dict by output", _metrics)
     callbacks = _param(
         "callbacks", "list of Keras callbacks, or a function that returns one", _callbacks
