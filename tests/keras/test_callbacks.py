@@ -63,7 +63,7 @@ def overheard(ctx):
 
     def note(message):
         said[message.kind].append(vars(message))
-        send(message)
+        return send(message)
 
     ctx._runtime.channel.send = note
     return said

@@ -240,6 +240,7 @@ def fitted_by_two(ctx, flavour, deaths=()):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.full(workers=1)
 @pytest.mark.parametrize(("flavour", "workers"), [("keras", 1), ("keras", 2), ("tf_keras", 1)])
 def test_each_of_several_optimizers_goes_on_where_it_was(flavour, workers):
     strategy = "none" if workers == 1 else "multi_worker_mirrored"
