@@ -202,9 +202,10 @@ def test_search_finds_a_page(browser, site):
     with opened(browser, "wide") as page:
         page.goto(f"{site}/index.html")
         page.get_by_role("textbox", name="Search").fill("parameter servers")
-        result = page.locator("a.md-search-result__link").first
+        # By its address: what comes first may change while the index is read.
+        result = page.locator("a.md-search-result__link[href*='/distribution.html']").first
         result.click()
-        page.wait_for_url(re.compile(r"/distribution\.html"))
+        page.wait_for_url(re.compile(r"/distribution\.html"), wait_until="commit")
 
 
 def picture(page, path):
