@@ -73,6 +73,7 @@ PRIVATE = {
     "_repr_html_": "public, IPython's",
     "_resetUid": "Spark's: a model has the uid of its estimator",
     "_run_exitfuncs": "atexit's: the only way before os._exit",
+    "_register_atexit": "threading's: the only way before the pools of concurrent.futures end",
     "_sc": "Spark's",
     "_set": "Spark's: sets Params by name",
     "_wait": "gridflow's own, of a handle",
