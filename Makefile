@@ -41,19 +41,19 @@ pythons: .cache/.pythons  ## environments of other Pythons that this machine has
 # HDFS and YARN, that the tests read from, write to and run on.
 hadoop: .cache/.hadoop  ## HDFS's and YARN's daemons, for the tests of files and of YARN
 .cache/.hadoop: tests/suite/hadoop/pom.xml tests/suite/stores.py .venv/.ready
-	@$(PY) tests/suite/stores.py
+	@PYTHONPATH=tests $(PY) -m suite.stores
 	@touch $@
 
 # What the tests of streams read from, beside files.
 kafka: .cache/.kafka  ## a broker of Kafka and Spark's source of its topics, for the tests of streams
 .cache/.kafka: tests/suite/kafka_jars/pom.xml tests/suite/kafka.py .venv/.ready
-	@$(PY) tests/suite/kafka.py
+	@PYTHONPATH=tests $(PY) -m suite.kafka
 	@touch $@
 
 # What the test of tables with snapshots reads.
 tables: .cache/.tables  ## Delta and Iceberg, for the test of materialized tables
 .cache/.tables: tests/suite/table_jars/pom.xml tests/suite/tables.py .venv/.ready
-	@$(PY) tests/suite/tables.py
+	@PYTHONPATH=tests $(PY) -m suite.tables
 	@touch $@
 
 browser: setup  ## Chromium, for the tests of the site: Debian's, where there is none

@@ -6,13 +6,10 @@ import contextlib
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 from suite import maven, sparks, stores
 from suite.ports import free_ports
 

@@ -14,8 +14,6 @@ from typing import Final
 
 import pytest
 
-if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 from suite.ports import free_ports
 
 _ROOT = Path(__file__).parents[2]

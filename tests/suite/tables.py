@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # the set-up: the tests import it as a part of theirs
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 from suite import maven
 
 _FOLDER = Path(__file__).parents[2] / ".cache" / "tables"
