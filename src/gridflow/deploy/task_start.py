@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec.network import LAST_PORT
 from gridflow._spec.roles import EVALUATOR
 from gridflow._spec.tf_config import role_variables
-from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP, MEET
@@ -144,9 +144,9 @@ def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], i
     if job.tasks == 1:
         return News()
     highest = max(port(name, index) for name, index in tasks(job))
-    if highest > rules.MAX_PORT:
+    if highest > LAST_PORT:
         reason = f"{job.port} is too high: the tasks' ports go up to {highest}, "
-        refuse([Problem("port", f"{reason}and the highest port is {rules.MAX_PORT}.")])
+        refuse([Problem("port", f"{reason}and the highest port is {LAST_PORT}.")])
     everybody = {
         name: [f"{host(name, i)}:{port(name, i)}" for i in range(role.replicas)]
         for name, role in job.role_items()

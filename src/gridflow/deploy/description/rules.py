@@ -7,10 +7,10 @@ import unicodedata
 from decimal import Decimal
 from typing import Final
 
+from gridflow._spec.network import LAST_PORT
 from gridflow.errors import InvalidArgument
 
 MAX_LABEL: Final = 63
-MAX_PORT: Final = 65535
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _DNS_SUBDOMAIN: Final = re.compile(
@@ -108,7 +108,7 @@ def port_name(text: str) -> str | None:
 
 def port_number(port: int) -> str | None:
     """Return why a number isn't a port, or None."""
-    return None if 1 <= port <= MAX_PORT else f"a port must be from 1 to {MAX_PORT}, got {port}."
+    return None if 1 <= port <= LAST_PORT else f"a port must be from 1 to {LAST_PORT}, got {port}."
 
 
 def image(text: str) -> str | None:
