@@ -242,16 +242,16 @@ def _load_function(model: ServedModel, _device: int | None) -> Predict:
             f"the function passed to predict_udf returned {type(function).__name__}; it must "
             "return a predict function."
         )
+    signature = inspect.signature(lambda *_: None)  # some callables written in C have none
+    with contextlib.suppress(ValueError):
+        signature = inspect.signature(function)
 
     def predict(given: Sequence[np.ndarray]) -> Mapping[str, Any]:
         try:
-            inspect.signature(function).bind(*given)  # parameters with defaults may be left out
+            signature.bind(*given)  # parameters with defaults may be left out
         except TypeError as error:
-            raise InvalidArgument(
-                f"the function takes {inspect.signature(function)}, got {len(given)} columns."
-            ) from error
-        except ValueError:  # some callables written in C have no signature
-            pass
+            reason = f"the function takes {signature}, got {len(given)} columns."
+            raise InvalidArgument(reason) from error
         found, names = _by_name(function(*given)), tuple(model.chosen)
         if isinstance(found, list) and len(found) == len(names) == 1:
             # The only row of a batch, or all rows of the only output.
