@@ -118,9 +118,8 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
         runtime.stream.give_up()
     _say_what_goes(work_dir)
     output.flush()
-    if not channel.send(
-        Returned(result, str(folder))
-    ):  # if the agent had died, so had this process
+    is_sent = channel.send(Returned(result, str(folder)))
+    if not is_sent:  # if the agent had died, so had this process
         raise GridflowError(
             "the result can't be sent: the training function has closed file descriptors that it "
             "didn't open, as os.closerange() does."
