@@ -600,8 +600,10 @@ def test_a_parameter_server_without_a_program_runs_a_standard_server():
     roles = {"worker": Role(), "ps": Role()}
     job = flights(command=[sys.executable, program], args=[], roles=roles)
     found = on_this_host(processes(job, "compose"))
+    proxies = {"http_proxy": "http://127.0.0.1:9", "grpc_proxy": "http://127.0.0.1:9"}
     running = [
-        launch(*words[2:], env={**env, "CUDA_VISIBLE_DEVICES": "-1"}) for _, _, env, words in found
+        launch(*words[2:], env={**env, **proxies, "CUDA_VISIBLE_DEVICES": "-1"})
+        for _, _, env, words in found
     ]
     worker, server = (process.communicate(timeout=120)[0] for process in running)
     assert "answer 42 /job:ps" in worker, worker + server

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
+import importlib.util
 import socket
+import threading
 
 import pytest
 
-from gridflow import LocalLauncher, NetworkError, TensorflowDistributor, errors
-from gridflow._spec.network import Network
+from gridflow import LocalLauncher, NetworkError, Role, TensorflowDistributor, errors
+from gridflow._spec.network import Network, past_proxies
 
 
 @pytest.mark.parametrize(
@@ -84,3 +87,96 @@ def test_all_interfaces_and_a_range_of_ports_that_is_taken_in_part(monkeypatch):
             TensorflowDistributor(**options, network=Network(**network, port=first)).run(
                 len, "four"
             )
+
+
+def test_peers_are_added_to_what_grpc_already_reaches_without_a_proxy():
+    peers = ["10.0.0.1:1", "10.0.0.1:2", "[fd77::2]:1", "worker-0.group:2222"]
+    excepted = "10.0.0.1,fd77::2,worker-0.group"
+    assert past_proxies({}, peers) == {"no_grpc_proxy": excepted}
+    of_the_user = {"no_proxy": "*, own.example,"}
+    assert past_proxies(of_the_user, peers) == {"no_grpc_proxy": f"*,own.example,{excepted}"}
+    # gRPC reads one of the two.
+    of_grpc = {**of_the_user, "no_grpc_proxy": "10.0.0.1"}
+    assert past_proxies(of_grpc, peers) == {"no_grpc_proxy": excepted}
+    assert past_proxies(past_proxies({}, peers), peers) == past_proxies({}, peers)
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """A proxy that answers every page itself, and leads nowhere."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"by proxy")
+
+    def do_CONNECT(self):
+        self.server.asked.append(f"CONNECT {self.path}")
+        self.send_error(503)
+
+    def log_message(self, *words):
+        """Say nothing."""
+
+
+@pytest.fixture
+def proxy():
+    """Serve a proxy, which notes what it was asked for."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        server.asked = []
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+def own_page(ctx, kind):
+    """Train with all other tasks, and return a page of the user's."""
+    import urllib.request
+    from functools import partial
+
+    import numpy as np
+
+    import keras
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    ones = np.ones((16, 1), "float32")
+    if kind == "jax":
+        model.fit(ones, ones, batch_size=4, verbose=0)
+    else:
+        import tensorflow as tf
+
+        rows = ctx.data_service(tf.data.Dataset.from_tensor_slices((ones, ones)).batch(4).repeat())
+        fit = model.fit if kind == "multi_worker_mirrored" else partial(ctx.fit, model)
+        fit(rows, steps_per_epoch=4, verbose=0)
+    with urllib.request.urlopen("http://gridflow.invalid/page") as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.slow
+@pytest.mark.full(kind="parameter_server")
+@pytest.mark.parametrize("kind", ["multi_worker_mirrored", "parameter_server", "jax"])
+@pytest.mark.usefixtures("no_leaks")
+def test_a_proxy_is_for_the_users_own_requests(kind, proxy, monkeypatch):
+    if kind == "jax" and importlib.util.find_spec("jax") is None:
+        pytest.skip("jax isn't installed")
+    address = f"http://127.0.0.1:{proxy.server_port}"
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, address)
+    monkeypatch.setenv("no_proxy", "*.example")
+    options = {"backend": "jax"} if kind == "jax" else {"strategy": kind}
+    roles = [] if kind == "jax" else [Role("data")]
+    roles += [Role("ps")] if kind == "parameter_server" else []
+    distributor = TensorflowDistributor(
+        roles=[Role("worker", 2), *roles],
+        launcher=LocalLauncher(),
+        logs="none",
+        progress=False,
+        **options,
+    )
+    values = distributor.run(own_page, kind).values
+    pages = 1 if kind == "parameter_server" else 2  # there the chief runs the function
+    assert list(values)[:pages] == ["by proxy"] * pages
+    assert proxy.asked == ["http://gridflow.invalid/page"] * pages

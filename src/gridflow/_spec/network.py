@@ -5,11 +5,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.errors import InvalidArgument, did_you_mean
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 LAST_PORT: Final = 65535
+NO_GRPC_PROXY: Final = "no_grpc_proxy"
 _WRITTEN_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -123,6 +127,19 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def host_and_port(host: str, port: int) -> str:
     """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def past_proxies(environ: Mapping[str, str], addresses: Iterable[str]) -> dict[str, str]:
+    """Return variables with which gRPC's channels to some ``host:port`` use no proxy.
+
+    gRPC takes a proxy from ``grpc_proxy``, ``https_proxy`` and ``http_proxy``. It alone reads
+    ``no_grpc_proxy``, instead of ``no_proxy`` whose ``*`` it doesn't understand. So everything else
+    in the process, such as downloads, goes on using the proxy.
+    """
+    excepted = environ.get(NO_GRPC_PROXY, environ.get("no_proxy", "")).split(",")
+    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]
+    every = dict.fromkeys([*map(str.strip, excepted), *hosts])
+    return {NO_GRPC_PROXY: ",".join(each for each in every if each)}
 
 
 def _is_wildcard(host: str) -> bool:

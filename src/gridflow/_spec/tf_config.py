@@ -164,10 +164,14 @@ class ClusterMember:
         return hosts[self.index] if hosts else None
 
     @property
+    def everyone(self) -> list[str]:
+        """The addresses of all tasks of the cluster."""
+        return [address for hosts in self.cluster.values() for address in in_order(hosts)]
+
+    @property
     def peers(self) -> list[str]:
         """The addresses of all other tasks."""
-        everyone = [address for hosts in self.cluster.values() for address in in_order(hosts)]
-        return [address for address in everyone if address != self.own_address]
+        return [address for address in self.everyone if address != self.own_address]
 
 
 def in_order(hosts: Hosts) -> list[str]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gridflow._spec import modules
 from gridflow._spec.cluster import Task
 from gridflow._spec.data_service import DATA_SERVICE
+from gridflow._spec.network import past_proxies
 from gridflow._spec.printable import shortened
 from gridflow._spec.roles import DISPATCHER, facts_of
 from gridflow._training import leftovers, no_spark, output, tensorflow_server
@@ -73,6 +74,8 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     # Keras warns for every distributed dataset, whatever was passed.
     warnings.filterwarnings("ignore", message="`shuffle=True` was passed", module="keras")
     setup = inbox.wait(Setup)
+    everyone = (each for addresses in setup.addresses.values() for each in addresses)
+    os.environ.update(past_proxies(os.environ, everyone))
     if setup.tf_config is not None:
         os.environ["TF_CONFIG"] = setup.tf_config
     if dispatcher := setup.addresses.get(DISPATCHER):

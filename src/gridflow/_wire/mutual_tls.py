@@ -69,6 +69,9 @@ def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:
         cert_chain=identity.certificate,
         private_key=identity.key,
         override_hostname=name,
+        # gRPC takes a proxy from the environment, which seldom reaches executors. `past_proxies` is
+        # for channels that aren't gridflow's own.
+        generic_options=[("grpc.enable_http_proxy", 0)],
     )
 
 

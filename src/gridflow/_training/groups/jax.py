@@ -29,6 +29,7 @@ def join(process: TaskProcess, timeout: float) -> None:
     # Its handler of SIGTERM would keep the process from being ended.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_check_proxy_envs", False)  # its warning; see `past_proxies`
     private_parts.listen_as(own.strip("[]"))
     host, port = base.address(process.cluster_spec, 0)
     jax.distributed.initialize(

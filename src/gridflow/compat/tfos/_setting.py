@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.network import past_proxies
 from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
 from gridflow._spec.tasks import Role
 from gridflow._spec.tf_config import TF_CONFIG
@@ -142,6 +143,8 @@ def num_gpus(tf_args: Any) -> float | None:
 
 def set_tf_config(spec: Mapping[str, Sequence[str]], job_name: str, task_index: int) -> None:
     """Set ``TF_CONFIG`` if there is a ``chief`` or ``master``, as the original does."""
+    everyone = (each for addresses in spec.values() for each in addresses)
+    os.environ.update(past_proxies(os.environ, everyone))
     if "chief" in spec or "master" in spec:
         task = {"type": job_name, "index": task_index}
         value = {"cluster": spec, "task": task, "environment": "cloud"}

@@ -18,6 +18,7 @@ from gridflow._files.local import read_json, write_whole
 from gridflow._spec.command import with_patches
 from gridflow._spec.data_service import DATA_SERVICE
 from gridflow._spec.exits import SIGNALLED, Exit
+from gridflow._spec.network import past_proxies
 from gridflow._spec.roles import DATA, DISPATCHER, PS, WORKER, facts_of
 from gridflow._spec.termination_log import leave_message, message_place
 from gridflow._spec.tf_config import TF_CONFIG
@@ -167,7 +168,9 @@ class _Task:
         overhear = bool(who.peers) or message_place() is not None
         self.child = Child(options.grace, overhear=overhear)
         self.failures = _count(environ.get(FAILURES, ""))
-        self.environ = with_patches({**environ, TF_CONFIG: who.tf_config})
+        services = (each for hosts in who.data_service.values() for each in hosts)
+        own = past_proxies(environ, (*who.everyone, *services))
+        self.environ = with_patches({**environ, **own, TF_CONFIG: who.tf_config})
         if dispatcher := who.data_service.get(DISPATCHER):
             self.environ = {**self.environ, DATA_SERVICE: dispatcher[0]}
         self.words = self._words()
