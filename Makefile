@@ -71,7 +71,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
 AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
-test: torch examples jar sparks hadoop classes browser .venv/.docs  ## every case of the suite; OPTIONS="--existed-at=d66a36b": those of then
+test: torch examples jar sparks hadoop classes browser .venv/.docs  ## each feature once; CHANGED=1: what a change concerns
 	$(PY) -m pytest $(AT_ONCE) $(OPTIONS)
 
 test-all: torch examples jar sparks pythons hadoop kafka tables classes browser .venv/.docs  ## the same with all products in full, on all versions: for a release

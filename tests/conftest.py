@@ -26,12 +26,11 @@ pytest_plugins = (
     "suite.cluster",
     "suite.deadline",
     "suite.garbage",
-    "suite.history",
-    "suite.schedule",
-    "suite.selection",
-    "suite.stores",
-    "suite.kafka",  # behind the one that it imports
     "suite.times",
+    "suite.selection",  # behind those that it imports
+    "suite.schedule",
+    "suite.stores",
+    "suite.kafka",
     "suite.yarn",
 )
 

@@ -79,7 +79,6 @@ def test_hadolint_finds_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_the_commands_make_an_environment_that_starts_a_task(tmp_path):
     root = tmp_path / "root"

@@ -17,7 +17,6 @@ ENOUGH = {"resnet": 0.5, "unet": 0.9, "streaming": 0.6}
 
 
 @pytest.mark.slow
-@pytest.mark.full  # its parts: test_tfos_programs.py, test_tfos_parts.py
 def test_a_program_of_its_time_runs_as_it_is(tmp_path):
     program = Path(__file__).parent / "programs" / "old_pipeline.py"
     ended = subprocess.run(
@@ -37,7 +36,6 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.full  # the old ones' parts: test_tfos_programs.py; today's are tried everywhere else
 @pytest.mark.parametrize("time", ["old", "today"])
 def test_programs_of_both_times_learn(jar, tmp_path, time):
     ended = subprocess.run(

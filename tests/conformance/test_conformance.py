@@ -44,20 +44,6 @@ SPARK_CELLS = [
     for flavour, cell in SPARK_CELLS
     if cell[0] not in (*uneven.CASES, *batch_cases.CASES)
 ]
-#: Where patches, feed and groups are tried by one model, the others only try Keras again; but one
-#: of them has replicas that meet in each layer. `--all` trains all of them everywhere.
-OTHER_MODELS = tuple(cell for cell in CELLS if cell[1] != MODELS[0])
-AMONG_SEVERAL = 2
-LONELY_MODELS = tuple(cell for cell in CELLS if cell[1] not in MODELS[:AMONG_SEVERAL])
-#: What Spark adds, feed and launch, is the same for the other flavours and models; `--all` runs
-#: them, too.
-NOT_ON_SPARK = {
-    "flavour": ("tf_keras", *conformance.BACKENDS),
-    "cell": OTHER_MODELS,
-}
-#: tf_keras has the patches of several workers; what a single process does there is Keras's own.
-#: `--all` runs these columns, too.
-ALONE = pytest.mark.full(strategy=("none", "mirrored"), flavour="tf_keras")
 
 
 @pytest.fixture(scope="module")
@@ -65,35 +51,42 @@ def outcomes(request, tmp_path_factory):
     """Give the outcomes of a column, which is run when it is first asked for."""
     columns = {}
 
-    def options_of(flavour, *, is_many, has_steps):
-        whole = request.config.getoption("whole")
-        several = AMONG_SEVERAL if flavour == "keras" and is_many else 1
+    def options_of(flavour, column=None):
+        """Return what the selected cells of a column, or of all of a flavour's, need."""
+        cells = [
+            item.callspec.params["cell"]
+            for item in request.session.items
+            if item.path == request.path
+            and item.callspec.params["flavour"] == flavour
+            and column in {None, (item.callspec.params["strategy"], "spark" in item.fixturenames)}
+            and "cell" in item.callspec.params
+        ]
+        models = [MODELS.index(model) for _, model in cells if model in MODELS]
         return {
-            "models": len(MODELS) if whole else several,
-            "steps": whole or (flavour == "keras" and has_steps),
-            "weights": whole or flavour != "jax",
+            "models": max(models, default=0) + 1,
+            "steps": any(case in STEP_CASES for case, _ in cells),
+            "weights": any(case in weighted.CASES for case, _ in cells),
         }
 
     def expected_of(flavour):
-        options = options_of(flavour, is_many=True, has_steps=True)
-
         def make():
-            return conformance.run_plain(flavour, tmp_path_factory.mktemp("plain"), **options)
+            folder = tmp_path_factory.mktemp("plain")
+            return conformance.run_plain(flavour, folder, **options_of(flavour))
 
         return made_once(request.config, tmp_path_factory, f"conformance-{flavour}", make)
 
     def outcomes_of(strategy, flavour, spark=None):
-        column = strategy, flavour, spark is None
-        if column not in columns:
-            is_many = spark is None and strategy in ON_SPARK
-            options = options_of(flavour, is_many=is_many, has_steps=strategy != "mirrored")
+        column = strategy, spark is not None
+        if (flavour, *column) not in columns:
+            options = options_of(flavour, column)
             folder = tmp_path_factory.mktemp("column") / "shared"
             expected = expected_of(flavour)
-            columns[column] = conformance.run_column(
+            columns[flavour, *column] = conformance.run_column(
                 strategy, flavour, expected, folder, spark, **options
             )
-        return columns[column]
+        return columns[flavour, *column]
 
+    outcomes_of.options_of = options_of
     outcomes_of.expected_of = expected_of
     return outcomes_of
 
@@ -105,10 +98,6 @@ def check(outcome, cell):
 
 
 @pytest.mark.timeout(600)  # the first test of a column computes all of it
-@ALONE
-@pytest.mark.full(flavour="tf_keras", cell=OTHER_MODELS)
-@pytest.mark.full(strategy=("none", "mirrored"), cell=OTHER_MODELS)
-@pytest.mark.full(cell=LONELY_MODELS)
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
@@ -117,8 +106,6 @@ def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(flavour="tf_keras")  # the step is that of Keras 3 but for patches, tried by fit
-@pytest.mark.full(strategy="mirrored")  # its replicas share a batch as those of several workers do
 @pytest.mark.parametrize("strategy", conformance.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, strategy, flavour):
@@ -126,8 +113,6 @@ def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(flavour="jax")  # a global batch is one batch there
-@pytest.mark.full(strategy=("none", "mirrored"), flavour="tf_keras")
 @pytest.mark.parametrize(("strategy", "flavour", "cell"), WEIGHTED_CELLS, ids=str)
 def test_what_counts_differently_on_replicas_counts_as_in_one_process(
     outcomes, cell, strategy, flavour
@@ -138,7 +123,6 @@ def test_what_counts_differently_on_replicas_counts_as_in_one_process(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full  # what a step computes there is the same code; what spreads it has cells above
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strategy, flavour):
@@ -148,7 +132,6 @@ def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strate
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(cell=OTHER_MODELS)
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize("flavour", conformance.BACKENDS)
 @pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
@@ -159,7 +142,6 @@ def test_other_backends_compute_what_one_process_computes(outcomes, cell, strate
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(flavour="tf_keras")  # tests/distribution/test_parameter_servers.py has it
 @pytest.mark.parametrize("strategy", ["parameter_server"])
 @pytest.mark.parametrize("flavour", conformance.FLAVOURS)
 @pytest.mark.parametrize("cell", asynchronous.CELLS, ids=lambda cell: ", ".join(cell))
@@ -168,8 +150,6 @@ def test_parameter_servers_are_as_good_as_synchronous_training(outcomes, cell, s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.full(flavour=NOT_ON_SPARK["flavour"])
-@pytest.mark.full(cell=NOT_ON_SPARK["cell"])
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), SPARK_CELLS, ids=str)
 def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour):
@@ -179,9 +159,9 @@ def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour)
 
 
 @pytest.mark.parametrize(("strategy", "flavour"), [("none", "keras")])
-def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour, pytestconfig):
+def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour):
     expected = outcomes.expected_of(flavour)
-    models = MODELS if pytestconfig.getoption("whole") else MODELS[:AMONG_SEVERAL]
+    models = MODELS[: outcomes.options_of(flavour)["models"]]
     cells = [cell for cell in CELLS if cell[1] in models]
     column = conformance.compare([expected], expected, flavour, 1)
     lines = conformance.table({(strategy, flavour): column}).splitlines()

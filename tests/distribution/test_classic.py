@@ -63,7 +63,6 @@ def test_between_graph_replicas_train_asynchronously_and_the_framework_ends_the_
     assert min(steps_of(result, 0), steps_of(result, 1)) > 0
 
 
-@pytest.mark.full
 def test_between_graph_replicas_train_on_spark(distribute, spark):
     from gridflow import SparkLauncher
 

@@ -123,7 +123,6 @@ def synchronous(flavour):
     return alone
 
 
-@pytest.mark.full(flavour="keras")  # tests/conformance has it
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_training_is_as_good_as_synchronous_and_counts_every_step(distribute, flavour):
     partitioner = FixedShardsPartitioner(2) if flavour == "keras" else None

@@ -52,7 +52,6 @@ def count(ctx, victim=None, flavour="keras", loses=False):
     }
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_each_row_is_trained_on_once_an_epoch(distribute, flavour):
     distributor = distribute("parameter_server", ps=1, worker=2)
@@ -94,7 +93,6 @@ def test_what_is_lost_comes_again_and_counts_as_repeated(distribute):
     assert result.ledger.check() == []
 
 
-@pytest.mark.full
 def test_a_group_that_restarts_goes_on_with_the_rows_that_were_missing(distribute):
     options = {"max_restarts": 1, "checkpoint_every": 4}
     distributor = distribute("parameter_server", ps=1, worker=2, options=options)

@@ -33,9 +33,7 @@ def count(ctx, victim=None, at=6, flavour="keras", **options):
     }
 
 
-@pytest.mark.parametrize(
-    "flavour", ["keras", pytest.param("tf_keras", marks=pytest.mark.full(flavour="tf_keras"))]
-)
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_each_row_is_trained_on_once_an_epoch(distribute, flavour):
     with distribute("parameter_server", ps=1, worker=2).start(count, flavour=flavour) as job:
         assert job.feed(rows(), epochs=2) == 2 * ROWS
@@ -62,7 +60,6 @@ def test_what_a_dead_worker_had_goes_to_another_and_the_ledger_knows_what_came_t
     assert result.ledger.check() == []
 
 
-@pytest.mark.full
 def test_a_dead_parameter_server_lets_all_go_on_where_the_checkpoint_was(distribute):
     options = {"max_restarts": 1, "checkpoint_every": 4}
     distributor = distribute("parameter_server", ps=1, worker=2, options=options)

@@ -66,7 +66,6 @@ def test_it_has_a_command_line():
     assert done.stdout.startswith("usage: python -m gridflow.demo")
 
 
-@pytest.mark.full  # the README's script and the notebook of the flights try the same
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_leaks")
 def test_it_trains_and_writes_its_page(tmp_path):

@@ -13,8 +13,6 @@ from documents import ROOT
 
 FOLDER = ROOT / "examples" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-#: Those that train on several processes or start Spark; the same jobs are tried elsewhere.
-DEAR = ("parameter-servers", "quick-start", "spark-ml", "tfrecord")
 #: Of what a cell shows.
 TEXTS = ("text/plain", "text/html")
 
@@ -51,7 +49,6 @@ def test_the_documents_lead_to_each():
         assert f"(../examples/notebooks/{name}.ipynb)" in text
 
 
-@pytest.mark.full(name=DEAR)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("no_leaks")

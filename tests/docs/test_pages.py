@@ -189,11 +189,3 @@ def test_importing_brings_neither_tensorflow_nor_spark(names):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_every_product_that_is_left_out_of_make_test_is_listed():
-    text = (ROOT / "tests/README.md").read_text(encoding="utf-8")
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        if re.search(r"^@pytest\.mark\.full\b", path.read_text(encoding="utf-8"), re.MULTILINE):
-            name = path.relative_to(ROOT / "tests").as_posix()
-            assert f"| `{name}`:" in text, f"tests/README.md says nothing of the products of {name}"

@@ -28,7 +28,6 @@ with quiet(builder).getOrCreate() as spark:
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
 
-@pytest.mark.full  # make test runs it from a wheel, in an environment of its own: test_wheel.py
 def test_the_script_of_the_readme_trains_and_predicts(tmp_path):
     check_what_the_readme_promises(sys.executable, tmp_path)
 
@@ -40,7 +39,6 @@ def test_a_quiet_session_shows_errors_and_nothing_else(tmp_path):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.full  # of Spark, not of gridflow: what it prints where a session isn't stopped
 def test_the_script_of_the_readme_ends_with_its_error_and_not_with_sparks(tmp_path):
     (script,) = python_blocks("README.md")
     failing = script.replace("    import keras\n", "    raise ValueError('no such luck')\n", 1)
@@ -68,7 +66,6 @@ def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
     assert "exception the function raised ValueError: no such luck" in output
 
 
-@pytest.mark.full  # ml/test_estimator.py tunes, saves and loads such a pipeline
 def test_the_program_of_the_page_on_spark_ml_saves_a_pipeline(tmp_path):
     (program,) = python_blocks("docs/spark-ml.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 32

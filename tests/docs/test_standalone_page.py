@@ -45,7 +45,6 @@ def wait_for(log, words):
         time.sleep(0.2)
 
 
-@pytest.mark.full  # the suite's own cluster begins with the same classes
 def test_the_commands_of_the_page_train_a_model(tmp_path):
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     (port,) = free_ports(1)

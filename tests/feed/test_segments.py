@@ -390,7 +390,6 @@ def test_a_full_disk_that_spark_tells_of_has_a_way_out(tmp_path):
     assert "Spool(dir=" in str(caught.value)
 
 
-@pytest.mark.full
 def test_where_nobody_takes_files_rows_come_by_the_socket(spark, tmp_path):
     """After some seconds. The function is sent without the word that files are wanted."""
     stage, _ = written(

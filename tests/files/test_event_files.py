@@ -23,9 +23,7 @@ def train(ctx):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "stored", ["s3", pytest.param("hdfs", marks=pytest.mark.full(stored="hdfs"))], indirect=True
-)
+@pytest.mark.parametrize("stored", ["s3", "hdfs"], indirect=True)
 def test_event_files_lie_in_the_store_at_the_end(stored, distribute):
     job = distribute(1, tensorboard=TensorBoard(serve=False, copy_to=f"{stored}/logs"))
     result = job.run(train)

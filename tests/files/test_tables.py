@@ -16,7 +16,6 @@ DRIVER = Path(__file__).with_name("tables_driver.py")
 
 
 @pytest.mark.slow
-@pytest.mark.full
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
     done = subprocess.run(

@@ -657,8 +657,6 @@ def flavour(request):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(strategy="mirrored")
-@pytest.mark.full(flavour="tf_keras")
 @pytest.mark.parametrize(("strategy", "workers"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_every_kind_of_data_trains_as_one_process_does(flavour, strategy, workers):
     given = {"arguments": (flavour,)}

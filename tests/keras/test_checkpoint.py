@@ -157,8 +157,6 @@ DEATHS = {1: (2, EPOCHS * STEPS), 4: (STEPS + 3,), None: (STEPS, STEPS + 1)}
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(strategy=("none", "mirrored"))
-@pytest.mark.full(flavour="tf_keras")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     ("strategy", "workers"), [("none", 1), ("mirrored", 1), ("multi_worker_mirrored", 2)]
@@ -240,7 +238,6 @@ def fitted_by_two(ctx, flavour, deaths=()):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(workers=1)
 @pytest.mark.parametrize(("flavour", "workers"), [("keras", 1), ("keras", 2), ("tf_keras", 1)])
 def test_each_of_several_optimizers_goes_on_where_it_was(flavour, workers):
     strategy = "none" if workers == 1 else "multi_worker_mirrored"
@@ -394,9 +391,6 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=(), saved=()):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.full(steps=4, rows=("shuffled", "in order"))
-@pytest.mark.full(flavour="keras", strategy="none")
-@pytest.mark.full(flavour="jax", rows="first five")
 @pytest.mark.parametrize(
     ("flavour", "strategy", "workers", "steps", "rows"),
     [

@@ -27,8 +27,6 @@ from gridflow.deploy.inside.identity import identify
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 DEADLINE = 240
 OTHERS = [name for name in ENVIRONMENTS if name != "local"]
-#: Marathon starts an ended task again, as no other does.
-TRAINED_ON = "marathon"
 
 
 def identities(target):
@@ -139,7 +137,6 @@ def test_local_trains_on_both_workers(reference):
 
 
 @pytest.mark.slow
-@pytest.mark.full(target=tuple(name for name in OTHERS if name != TRAINED_ON))
 @pytest.mark.parametrize("target", OTHERS)
 def test_a_target_trains_as_local_does(target, reference, tmp_path):
     assert train(target, tmp_path) == reference

@@ -104,10 +104,7 @@ def test_a_service_of_its_own_and_that_of_others_are_refused_together():
 @pytest.mark.parametrize(
     "target",
     # Elsewhere a controller ends the service.
-    [
-        "compose",
-        *(pytest.param(n, marks=pytest.mark.full) for n in ("kubernetes", "swarm", "local")),
-    ],
+    ["compose", "kubernetes", "swarm", "local"],
 )
 def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leaks):
     job = flights(command=[sys.executable, PROGRAM], args=[], roles=SERVED)

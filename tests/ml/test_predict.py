@@ -479,7 +479,6 @@ def test_a_cast_that_overflows_fails_the_query_as_spark_does(spark):
 
 
 @pytest.mark.slow
-@pytest.mark.full  # tests/connect predicts there, too
 def test_it_predicts_over_spark_connect(tmp_path):
     import keras
 

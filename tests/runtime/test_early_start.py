@@ -109,7 +109,6 @@ def test_the_model_is_that_of_plain_keras_on_the_same_batches(tmp_path):
     np.testing.assert_allclose(result.value["loss"], done.history["loss"], rtol=1e-4)
 
 
-@pytest.mark.full(tail=("repeat", "drop"))  # tests/feed/test_incremental.py has their arithmetic
 @pytest.mark.parametrize(
     ("tail", "late", "pause", "step_timeout"),
     [("spread", 5.0, 5.0, 4.0), ("repeat", 0.5, 0.5, 60.0), ("drop", 0.5, 0.5, 60.0)],

@@ -39,7 +39,6 @@ def test_an_exception_on_one_rank_is_named_with_its_traceback_and_log(distribute
     assert "last words of 1" in error.first.log_tail
 
 
-@pytest.mark.full(launcher="spark")
 def test_an_exception_on_all_ranks_names_them_all(distribute):
     def train(ctx):
         raise RuntimeError(f"rank {ctx.rank} is unhappy")
@@ -61,7 +60,6 @@ def test_a_call_of_sys_exit_is_reported_with_its_code(distribute):
     assert (error.first.task, error.first.kind, error.first.exit_code) == ("worker:1", "exit", 3)
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_code_that_a_process_cant_exit_with_is_no_success(distribute):
     def train():
         import sys
@@ -73,7 +71,6 @@ def test_a_code_that_a_process_cant_exit_with_is_no_success(distribute):
     assert error.first.summary == "the function called sys.exit(256)"
 
 
-@pytest.mark.full(launcher="spark")
 def test_sys_exit_without_a_code_is_success(distribute):
     def train():
         import sys
@@ -99,7 +96,6 @@ def only_written(sys):
     sys.stdout, sys.stderr = Logger(sys.stdout), Logger(sys.stderr)
 
 
-@pytest.mark.full(launcher="spark")
 @pytest.mark.parametrize("change", [closed, missing, only_written])
 def test_a_function_may_leave_its_output_in_any_state(distribute, change):
     def train(how):
@@ -116,7 +112,6 @@ def test_a_function_may_leave_its_output_in_any_state(distribute, change):
     assert error.first.summary == "the function raised ValueError: learning rate is -1"
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_function_that_closes_files_it_did_not_open_fails_and_hears_why(distribute):
     def train():
         import os
@@ -127,7 +122,6 @@ def test_a_function_that_closes_files_it_did_not_open_fails_and_hears_why(distri
     assert "has closed file descriptors that it didn't open" in str(error)
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_process_that_ends_before_its_function_is_no_success(distribute):
     def train():
         import os
@@ -138,7 +132,6 @@ def test_a_process_that_ends_before_its_function_is_no_success(distribute):
     assert error.first.summary == "its process exited with code 0 before its work was done"
 
 
-@pytest.mark.full(launcher="spark")
 def test_an_exception_without_words_is_still_one(distribute):
     def train():
         class Speechless(Exception):
@@ -152,7 +145,6 @@ def test_an_exception_without_words_is_still_one(distribute):
     assert error.first.summary == "the function raised Speechless: <exception str() failed>"
 
 
-@pytest.mark.full(launcher="spark")
 @pytest.mark.parametrize("end", ["returns", "raises", "exits"])
 def test_a_child_that_the_function_forks_never_speaks_for_the_task(distribute, end):
     def train(end):
@@ -172,7 +164,6 @@ def test_a_child_that_the_function_forks_never_speaks_for_the_task(distribute, e
     assert distribute(num_workers=1).run(train, end).value == code
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_second_run_right_after_a_failed_one_works(distribute):
     def fail():
         raise RuntimeError("no")
@@ -181,7 +172,6 @@ def test_a_second_run_right_after_a_failed_one_works(distribute):
     assert distribute().run(lambda: "fine").value == "fine"
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_module_that_the_tasks_lack_is_named_with_a_hint(distribute):
     def train():
         import a_module_of_nobody
@@ -234,10 +224,6 @@ def train_mirrored(ctx, deed, victim):
 MIRRORED = {"strategy": "multi_worker_mirrored", "deadlines": Deadlines(heartbeat=5)}
 
 
-# A killed rank on Spark is what the next test is about; of those that hang on, one is enough there.
-@pytest.mark.full(launcher="spark", deed=("SIGKILL", "SIGSEGV", "raise"))
-@pytest.mark.full(launcher="spark", victim=1)
-@pytest.mark.full(launcher="local", deed="SIGSTOP", victim=0)  # and on Spark it is the chief
 @pytest.mark.parametrize("victim", [0, 1], ids=["chief", "worker"])
 @pytest.mark.parametrize("deed", ["SIGKILL", "SIGSEGV", "SIGSTOP", "raise"])
 def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, victim):
@@ -254,7 +240,6 @@ def test_a_rank_that_fails_in_the_middle_of_an_epoch_is_named(distribute, deed, 
         assert "on_train_batch_end" in error.first.traceback
 
 
-@pytest.mark.full(launcher="local")
 def test_a_killed_rank_is_followed_by_another_generation(distribute):
     distributor = distribute(**MIRRORED, max_restarts=1)
     result = distributor.run(train_mirrored, "SIGKILL", 1)
@@ -263,7 +248,6 @@ def test_a_killed_rank_is_followed_by_another_generation(distribute):
     assert result.attempts[0].failure.signal == "SIGKILL"
 
 
-@pytest.mark.full(launcher="local")
 def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
     def train(ctx):
         import numpy as np
@@ -310,7 +294,6 @@ def fit_alone(ctx, epochs):
     model.fit(x, x[:, :1], batch_size=8, epochs=epochs[ctx.rank], verbose=0)
 
 
-@pytest.mark.full(launcher="local")
 def test_a_deadline_holds_from_the_first_step_on_in_every_fit(distribute):
     distributor = distribute(**MIRRORED | {"deadlines": Deadlines(heartbeat=5, step=6)})
     error = expect(errors.StepTimeout, distributor, fit_alone, (1, 0))
@@ -318,7 +301,6 @@ def test_a_deadline_holds_from_the_first_step_on_in_every_fit(distribute):
     assert "time.sleep(600)" in error.first.traceback
 
 
-@pytest.mark.full(launcher="local")
 def test_a_peer_that_has_returned_is_noticed_by_those_in_a_collective(distribute):
     error = expect(errors.StepTimeout, distribute(**MIRRORED), fit_alone, (1, 2))
     assert error.first.task == "worker:1"
@@ -344,7 +326,6 @@ def test_a_spool_folder_that_can_not_be_used_is_named_with_the_option(distribute
         distribute(spool=spool).run(lambda: None)
 
 
-@pytest.mark.full(launcher="local")
 def test_a_frozen_agent_is_reported_as_lost(distribute):
     def train(ctx):
         import time
@@ -358,7 +339,6 @@ def test_a_frozen_agent_is_reported_as_lost(distribute):
     assert "no heartbeat from its agent for 3 seconds" in str(error)
 
 
-@pytest.mark.full(launcher="local")
 def test_a_killed_agent_is_replaced_under_max_restarts(distribute):
     def train(ctx):
         import time

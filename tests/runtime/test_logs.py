@@ -43,7 +43,6 @@ def test_nothing_is_lost_cut_or_out_of_order(distribute):
         assert lines[-1] == "the last one has no end of line"
 
 
-@pytest.mark.full(launcher="spark")
 def test_lines_are_shown_live_with_role_and_index(distribute, capsys):
     distribute(logs="all").run(chatter, 3)
     shown = capsys.readouterr().out.splitlines()
@@ -140,7 +139,6 @@ def test_spark_draws_its_bar_of_stages_not_over_a_training_but_again_after_it():
     assert "[Stage" in after
 
 
-@pytest.mark.full(launcher="spark")
 def test_the_chief_alone_is_shown_on_request(distribute, capsys):
     distribute(logs="chief").run(chatter, 1)
     shown = capsys.readouterr().out

@@ -91,7 +91,6 @@ def test_a_script_runs_as_if_called_with_its_command_line(distribute, tmp_path):
     assert result.value is None
 
 
-@pytest.mark.full(launcher="spark")
 def test_a_script_that_fails_shows_its_own_lines(distribute, tmp_path):
     script = tmp_path / "program.py"
     script.write_text("def main():\n    raise ValueError('of the script')\nmain()\n")
@@ -101,7 +100,6 @@ def test_a_script_that_fails_shows_its_own_lines(distribute, tmp_path):
     assert "line 2, in main" in caught.value.first.traceback
 
 
-@pytest.mark.full(launcher="spark")
 def test_the_context_is_passed_by_name_of_the_first_parameter_only(distribute):
     def with_context(ctx, a, *, b):
         return [ctx.rank, a, b]

@@ -11,7 +11,6 @@ from suite.sparks import VERSIONS as SPARKS
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", pythons.VERSIONS)
 def test_a_keras_model_is_trained_by_another_python(version, tmp_path):

@@ -76,7 +76,6 @@ def uninterrupted():
     return TensorflowDistributor(2, **OPTIONS, **quiet).run(train, data=data())
 
 
-@pytest.mark.full(kill_at=(1, STEPS))
 @pytest.mark.parametrize(
     ("kill_at", "every"), [(1, 1), (STEPS, 1), (STEPS + 2, 1), (3 * STEPS - 1, 4)]
 )
@@ -233,13 +232,11 @@ def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_
     check_moved(told["job"], tmp_path, uninterrupted)
 
 
-@pytest.mark.full
 @pytest.mark.timeout(450)
 def test_a_standalone_cluster_is_asked_for_another_executor_where_none_is_left(tmp_path):
     assert told_by_driver(tmp_path, "anew", "static")["anew"] == "trained"
 
 
-@pytest.mark.full
 @pytest.mark.timeout(450)
 @pytest.mark.parametrize(
     ("how", "allocation"),

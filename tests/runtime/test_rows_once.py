@@ -138,7 +138,6 @@ def on_backends(ctx):
     model.fit(train, validation_data=validation, epochs=2, verbose=0)
 
 
-@pytest.mark.full(backend="torch")  # tests/conformance has its cells of uneven rows
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_jax_and_torch_count_each_row_once_too(backend):
     pytest.importorskip(backend)

@@ -82,7 +82,6 @@ def expected_of(version):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.full(version=VERSIONS[1])
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
     found = told_by(sys.executable, version, tmp_path)

@@ -125,7 +125,6 @@ def kill(folder, **changes):
     (folder / "stopped").unlink()
 
 
-@pytest.mark.full(source="kafka")
 @pytest.mark.parametrize(
     ("source", "kills"),
     [
@@ -153,7 +152,6 @@ def test_a_driver_that_is_killed_loses_no_row_and_trains_on_none_twice(
     assert rest["taken"] == 100 - 20 * covered
 
 
-@pytest.mark.full
 def test_a_topic_of_kafka_is_trained_on_and_the_next_driver_takes_what_came_since(
     tmp_path, request
 ):

@@ -73,7 +73,10 @@ def watch_executors_of(session):
 
 def _start(folder, owner, slots):
     # What finds the leaks of a test knows its processes by a mark: the cluster's are nobody's.
-    environment = {k: v for k, v in os.environ.items() if k != "GRIDFLOW_TEST_MARK"}
+    from suite.reach import FOLDER
+
+    mine = ("GRIDFLOW_TEST_MARK", FOLDER)
+    environment = {k: v for k, v in os.environ.items() if k not in mine}
     with (folder / "log").open("wb") as log:
         keeper = subprocess.Popen(
             [sys.executable, __file__, str(folder), str(owner), str(slots)],

@@ -46,7 +46,6 @@ def run_suite(version, path, *, whole, in_full):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.full(version="4.0.5")  # the oldest; runtime/test_spark_releases.py trains on it
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_suite_passes(jar, version, request):
     in_full = request.config.getoption("whole")

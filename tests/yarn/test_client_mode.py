@@ -89,7 +89,6 @@ def run_old_program(spark, folder):
     cluster.shutdown()
 
 
-@pytest.mark.full  # compat/ feeds such programs, on a cluster of the same session as jobs here
 def test_an_old_program_is_fed_from_hdfs(notebook, tmp_path):
     import json
 
@@ -244,7 +243,6 @@ def save_to_hdfs(spark):
     return [each == expected for each in found], again.summary.totalEpochs, refused
 
 
-@pytest.mark.full  # ml/ saves them, files/ writes and reads in HDFS
 def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, as_the_user):
     # The last one: Python workers that have TensorFlow stay in the containers, beside a job's own.
     same, epochs, refused = notebook(save_to_hdfs)

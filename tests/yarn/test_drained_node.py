@@ -33,7 +33,6 @@ def train_twice(spark, drivers, folder):
     return [weights.tolist() for weights in alone.value], told
 
 
-@pytest.mark.full  # in make test a worker of a standalone cluster is taken back
 @pytest.mark.timeout(600)
 def test_a_job_leaves_a_node_that_is_drained_and_loses_at_most_one_step(notebook, yarn, tmp_path):
     notebook.begin(train_twice, str(_DRIVERS), str(tmp_path))

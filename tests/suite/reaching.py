@@ -1,0 +1,55 @@
+"""Which of gridflow's modules a process runs functions of, for the test file that it works for.
+
+`reach` has each Python process of a run import this before anything else. coverage.py traces; what
+it saw is written when the process ends, or when another test file begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import uuid
+from pathlib import Path
+
+import coverage
+
+from suite.reach import FOLDER, TEST
+
+_end_process = os._exit
+_product = Path(__file__).parents[2] / "src" / "gridflow"
+_tracer = coverage.Coverage(
+    data_file=None, config_file=False, include=[f"{_product}/*"], messages=False
+)
+_tracer.set_option("run:disable_warnings", ["no-data-collected"])
+
+
+def write():
+    """Write the lines that have run since the last call; coverage goes on."""
+    _tracer.stop()
+    data = _tracer.get_data()
+    lines = {
+        str(Path(file).relative_to(_product)): sorted(data.lines(file))
+        for file in data.measured_files()
+    }
+    if lines:
+        path = Path(os.environ[FOLDER], f"{os.getpid()}-{uuid.uuid4().hex}.json")
+        path.write_text(json.dumps({"test": os.environ.get(TEST), "lines": lines}))
+    _tracer.erase()
+    _tracer.start()
+
+
+def _exit(code):
+    if threading.current_thread() is threading.main_thread():
+        try:
+            write()
+        except BaseException:  # the process ends as it was told
+            _end_process(code)
+    _end_process(code)
+
+
+_tracer.start()
+os._exit = _exit
+os.register_at_fork(after_in_child=_tracer.erase)
+atexit.register(write)
