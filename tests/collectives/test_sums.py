@@ -17,6 +17,7 @@ import pytest
 from gridflow._collectives import joining, links
 from gridflow._collectives.errors import PeerGone, RanksDiffer
 from gridflow._wire import psk_tls
+from suite.waiting import wait_for
 
 SPAWN = multiprocessing.get_context("spawn")
 SECONDS = 20.0
@@ -213,10 +214,7 @@ def test_nothing_lies_in_the_file_system_while_ranks_exchange_values(ranks):
     folders = [Path(each.folder) for each in job.announcements]
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
     job.meet()
-    give_up = time.monotonic() + SECONDS
-    while any(folder.exists() for folder in folders):
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    wait_for(lambda: not any(folder.exists() for folder in folders), "the end of the folders")
 
 
 def test_strangers_keep_no_host_from_joining(ranks):

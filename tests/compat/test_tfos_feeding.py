@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +23,7 @@ from gridflow.compat.tfos._chunks import CHUNK_BYTES
 from gridflow.compat.tfos._feeding import BUSY, Feeder
 from gridflow.compat.tfos._frames import chunks
 from gridflow.compat.tfos._queues import NodeQueues
+from suite.waiting import patience, wait_for
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def rows_of(there):
     """End the feeds, and return what each program has got."""
     for node in there.nodes:
         node.queues.end_feeds()
-        node.program.join(20)
+        node.program.join(patience())
     return [node.rows for node in there.nodes]
 
 
@@ -144,7 +144,7 @@ def test_a_copy_of_a_slow_task_feeds_beside_it(there, no_leaks):
 
     def slowly():
         yield from rows[:700]
-        slow.wait(20)
+        slow.wait(patience())
         yield from rows[700:]
 
     counts = {}
@@ -154,14 +154,13 @@ def test_a_copy_of_a_slow_task_feeds_beside_it(there, no_leaks):
 
     threads = [threading.Thread(target=work, args=(1, slowly()), name="task")]
     threads[0].start()
-    while not any(node.rows for node in there.nodes):
-        threads[0].join(0.01)
+    wait_for(lambda: any(node.rows for node in there.nodes), "rows")
     threads.append(threading.Thread(target=work, args=(2, iter(rows)), name="copy"))
     threads[1].start()
-    threads[1].join(20)
+    threads[1].join(patience())
     assert not threads[1].is_alive()
     slow.set()
-    threads[0].join(20)
+    threads[0].join(patience())
     assert counts[1] == 3000
     assert counts[2] < 3000
     assert sorted(rows_of(there)) == [[], rows]
@@ -179,7 +178,7 @@ def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, n
     assert again.is_alive(), "rows of the first try lie there still"
     for node in there.nodes:
         node.gate.set()
-    again.join(20)
+    again.join(patience())
     assert not again.is_alive()
     assert sorted(rows_of(there)) == [[], rows]
 
@@ -202,11 +201,7 @@ def test_a_try_after_the_rows_were_wanted_no_more_brings_none_elsewhere(there, n
     rows = list(range(100))
     with pytest.raises(Torn):
         train(there.info, torn(rows, 50), 1)
-    give_up = time.monotonic() + 20
-    while not (takers := [node for node in there.nodes if node.rows]):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-    (taker,) = takers
+    (taker,) = wait_for(lambda: [node for node in there.nodes if node.rows], "rows")
     taker.queues.set("state", "terminating")
     again = Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, 2))
     assert (again.train(rows), again.unwanted) == (0, True)
@@ -249,7 +244,7 @@ def test_memory_is_not_written_to_before_its_rows_were_taken(there, kind, no_lea
 
     def slowly():
         yield from itertools.islice(source, len(source) // 15)
-        pause.wait(20)
+        pause.wait(patience())
         yield from itertools.islice(source, len(source) // 15, None)
 
     def work(number, found):
@@ -266,7 +261,7 @@ def test_memory_is_not_written_to_before_its_rows_were_taken(there, kind, no_lea
     for node in there.nodes:
         node.gate.set()
     for task in (first, copy):
-        task.join(20)
+        task.join(patience())
         assert not task.is_alive()
     (found,) = [each for each in rows_of(there) if each]
     assert (found if kind == "rows" else [row.asDict() for row in found]) == rows
@@ -285,28 +280,21 @@ def test_a_feeder_that_is_killed_leaves_its_rows_and_nothing_else(there, no_leak
     try:
         pickle.dump([node.info], task.stdin)
         task.stdin.close()
-        await_that(lambda: node.queues.get_queue("input").qsize() > 100)
+        wait_for(lambda: node.queues.get_queue("input").qsize() > 100, "a hundred rows")
         assert memory_is_mapped()
     finally:
         task.kill()
         task.wait()
     node.gate.set()
-    await_that(lambda: node.queues.get_queue("input").empty())
+    wait_for(lambda: node.queues.get_queue("input").empty(), "a program that has all rows")
     found = rows_of(there)[0]
     assert len(found) > 100
     assert found == [(n, "x" * 9000) for n in range(len(found))]
-    await_that(lambda: not memory_is_mapped())
+    wait_for(lambda: not memory_is_mapped(), "the end of the mapped memory")
 
 
 def memory_is_mapped():
     return "memfd:gridflow" in Path("/proc/self/maps").read_text()
-
-
-def await_that(condition):
-    give_up = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, no_leaks):
@@ -368,11 +356,11 @@ def proxy(address, seen):
         back = threading.Thread(target=copy, args=(ends[1], ends[0]), name="proxy")
         back.start()
         copy(*ends)
-        back.join(20)
+        back.join(patience())
 
     thread = threading.Thread(target=work, name="proxy")
     thread.start()
     yield listener.getsockname()
-    thread.join(20)
+    thread.join(patience())
     for each in (listener, *ends):
         each.close()

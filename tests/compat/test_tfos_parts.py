@@ -53,6 +53,7 @@ from gridflow.compat.tfos import (
 )
 from gridflow.compat.tfos._params import Namespace
 from gridflow.compat.tfos._queues import NodeQueues
+from suite.waiting import patience, wait_for
 
 
 @pytest.fixture
@@ -262,16 +263,13 @@ def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(there, no_leaks)
     ]
     for each in feeders:
         each.start()
-    give_up = time.monotonic() + 20
-    while any(mine.get_queue("input").empty() for mine in there.nodes):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_for(lambda: not any(n.get_queue("input").empty() for n in there.nodes), "rows for both")
     found = [consume(mine) for mine in there.nodes]
     for each in feeders:
-        each.join(30)
+        each.join(patience())
     for mine, (_, thread) in zip(there.nodes, found, strict=True):
         mine.end_feeds()
-        thread.join(10)
+        thread.join(patience())
     assert [len(rows) for rows, _ in found] == [3000, 3000]  # one each, though both began at 0
 
 
@@ -291,11 +289,11 @@ def test_answers_come_one_for_each_row_and_in_order(there, no_leaks):
     for each in askers:
         each.start()
     for each in askers:
-        each.join(30)
+        each.join(patience())
     assert answers == dict.fromkeys(range(5), True)
     for mine, (_, thread) in zip(there.nodes, found, strict=True):
         mine.end_feeds()
-        thread.join(10)
+        thread.join(patience())
 
 
 @pytest.mark.parametrize(
@@ -310,7 +308,7 @@ def test_a_wrong_number_of_answers_is_an_error_that_says_so(there, change, words
     with pytest.raises(GridflowError, match=words):
         list(feeder.infer([1, 2, 3, 4]))
     there.servers[0].end()
-    thread.join(10)
+    thread.join(patience())
 
 
 def test_feeding_ends_early_fails_or_times_out_in_words(there, no_leaks):
@@ -344,7 +342,7 @@ def test_what_the_rows_themselves_fail_with_stays_what_it_is(there):
         list(_feeding.Feeder(there.info[:1], 5, "input", 0).infer(rows()))
     assert time.monotonic() - began < 5
     there.servers[0].end()
-    thread.join(10)
+    thread.join(patience())
 
 
 def test_rows_that_a_node_cannot_read_fail_in_its_program(there):
@@ -365,7 +363,7 @@ def test_rows_that_a_node_cannot_read_fail_in_its_program(there):
     thread.start()
     with pytest.raises(GridflowError, match="a_module_of_the_driver"):
         _feeding.Feeder(there.info[:1], 5, "input", 0).train([1, Foreign(), 3])
-    thread.join(10)
+    thread.join(patience())
     assert len(failures) == 1
 
 
@@ -377,7 +375,7 @@ def test_a_program_that_wants_no_more_rows_leaves_no_question_open(there):
     _, thread = consume(there.nodes[0], give_up, train_mode=False)
     with pytest.raises(GridflowError, match="terminate|no more rows"):
         list(_feeding.Feeder(there.info[:1], 5, "input", 0).infer(range(100_000)))
-    thread.join(10)
+    thread.join(patience())
 
 
 def test_a_node_that_is_gone_is_explained_by_the_driver(there):
@@ -403,7 +401,7 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
     found, thread = consume(there.nodes[0])
     assert _feeding.Feeder(there.info[:1], 5, "input", 0).train([1]) == 1
     there.nodes[0].end_feeds()
-    thread.join(10)
+    thread.join(patience())
     assert found == [1]
 
 
@@ -484,10 +482,7 @@ def test_no_key_stays_when_the_process_of_a_server_has_ended(tmp_path, way):
         assert [p.stat().st_mode & 0o777 for p in (key.parent, key)] == [0o700, 0o644]
         if way == "SIGKILL":
             process.kill()
-    give_up = time.monotonic() + 20
-    while list(tmp_path.iterdir()):
-        assert time.monotonic() < give_up, "it never went"
-        time.sleep(0.02)
+    wait_for(lambda: not list(tmp_path.iterdir()), "the end of the key")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays another user")
@@ -610,18 +605,14 @@ def test_tensorboard_is_found_by_its_secret_path_alone(tmp_path, no_leaks):
 
         def status(address):
             try:
-                with urllib.request.urlopen(address, timeout=10) as answer:
+                with urllib.request.urlopen(address, timeout=patience()) as answer:
                     return answer.status
             except urllib.error.HTTPError as error:
                 return error.code
             except OSError:
                 return None
 
-        give_up = time.monotonic() + 60
-        while status(url) is None:
-            assert time.monotonic() < give_up
-            time.sleep(0.2)
-        assert status(url) == 200
+        assert wait_for(lambda: status(url), "TensorBoard") == 200
         for path in ("", "data/runs", "data/logdir", "index.html"):
             assert status(f"http://127.0.0.1:{board.port}/{path}") == 404
         assert len(board.path) >= 32

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 import types
 
 import pytest
@@ -19,6 +18,7 @@ from gridflow._coordinator import progress_bar
 from gridflow._coordinator.console import Console, as_printed
 from gridflow._spec.cluster import Task
 from gridflow._wire.reports import Progress
+from suite.waiting import wait_for
 
 COLUMNS = 80
 TASKS = [Task("worker", 0), Task("worker", 1)]
@@ -26,7 +26,6 @@ TASKS = [Task("worker", 0), Task("worker", 1)]
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
 from test_console import tell
 from gridflow._coordinator.console import Console
 tell(lambda tasks: Console(tasks, Path(sys.argv[1])))
@@ -104,22 +103,18 @@ def tell_of_metric(make):
     console.close()
 
 
-def wait_until(holds):
-    """Wait for a condition."""
-    give_up = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def run_in_terminal(folder, program=PROGRAM, **streams):
     """Run the program with its errors, and its output unless said otherwise, on a terminal."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, COLUMNS))
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder), os.path.dirname(__file__)],
+        [sys.executable, "-c", program, str(folder)],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **streams},
-        env={**os.environ, "TQDM_MININTERVAL": "0"},  # each step is drawn
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TQDM_MININTERVAL": "0",  # each step is drawn
+        },
     )
     os.close(theirs)
     seen = b""
@@ -276,7 +271,10 @@ def test_a_terminal_that_nobody_reads_holds_up_nobody(tmp_path, monkeypatch, fil
     missing = int(note.split()[4].replace(",", ""))
     assert shown == list(range(count - missing))
     assert str(tmp_path) in note
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "gridflow-console"])
+    wait_for(
+        lambda: not [t for t in threading.enumerate() if t.name == "gridflow-console"],
+        "the end of the console's thread",
+    )
 
 
 def test_a_terminal_that_reads_again_is_told_what_it_missed(tmp_path, monkeypatch):
@@ -342,7 +340,7 @@ def test_output_that_is_no_stream_ends_nothing_and_what_follows_it_is_written(
     console = Console(TASKS, tmp_path / "logs")
     console.progress(0, report(0, 1))
     console.log(TASKS[0], ["lost"])
-    wait_until(lambda: console._missing == 1)
+    wait_for(lambda: console._missing == 1, "a line that is missed", seen=lambda: console._missing)
     monkeypatch.setattr(sys, "stdout", stream := Narrow())
     console.log(TASKS[0], ["shown"])
     console.close()
@@ -376,7 +374,7 @@ def test_a_disk_that_has_room_again_is_written_and_the_file_says_what_it_lacks(t
     try:
         for number in range(30):
             console.log(TASKS[0], [f"{number} ".ljust(99_999, "x")])
-        wait_until(lambda: console._files._missing)
+        wait_for(lambda: console._files._missing, "a line that no file took")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     console.log(TASKS[0], ["after"])

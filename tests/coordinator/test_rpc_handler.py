@@ -7,7 +7,6 @@ import os
 import queue
 import sys
 import threading
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._spec.cluster import Task
 from gridflow._spec.tasks import parts_of
 from gridflow._wire.reports import Succeeded
+from suite.waiting import wait_for
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 SUCCEEDED = {"kind": "succeeded", "generation": 0, "result": {"kind": "none", "files": []}}
@@ -89,10 +89,7 @@ def test_a_disk_that_hangs_holds_lines_back_for_a_while_and_no_heartbeat(tmp_pat
     me = {"rank": 0, "agent": "a0", "launch": 1, "done": 0}
     assert heard.desk.sync({**me, "reports": reports})["heard"] == 2
     # For a second: then they are dropped, and counted.
-    give_up = time.monotonic() + 30
-    while heard.desk.sync({**me, "reports": reports})["heard"] < 4:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    wait_for(lambda: heard.desk.sync({**me, "reports": reports})["heard"] == 4, "all reports")
     assert len(heard.events(type(None))) > 2
     os.set_blocking(disk, True)
     with os.fdopen(disk) as file:

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from documents import ROOT, python_blocks, users_environment
 
 from suite.ports import free_ports
+from suite.waiting import patience, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -36,13 +36,6 @@ def shell(code, folder, **options):
         start_new_session=True,
         **options,
     )
-
-
-def wait_for(log, words):
-    give_up = time.monotonic() + 60
-    while words not in log.read_text():
-        assert time.monotonic() < give_up, log.read_text()
-        time.sleep(0.2)
 
 
 def test_the_commands_of_the_page_train_a_model(tmp_path):
@@ -71,7 +64,7 @@ def test_the_commands_of_the_page_train_a_model(tmp_path):
     assert "pip install" in install
     (program,) = python_blocks(PAGE)
     (tmp_path / "train.py").write_text(program)
-    assert shell(settings, tmp_path).wait(30) == 0
+    assert shell(settings, tmp_path).wait(patience()) == 0
     started = []
     try:
         for name, code, words in (
@@ -81,7 +74,9 @@ def test_the_commands_of_the_page_train_a_model(tmp_path):
             log = tmp_path / f"{name}.log"
             with log.open("w") as file:
                 started.append(shell(code, tmp_path, stdout=file))
-            wait_for(log, words)
+            wait_for(
+                lambda log=log, words=words: words in log.read_text(), name, seen=log.read_text
+            )
         submitted = shell(submit, tmp_path, stdout=subprocess.PIPE)
         started.append(submitted)
         output, _ = submitted.communicate(timeout=200)
@@ -94,4 +89,4 @@ def test_the_commands_of_the_page_train_a_model(tmp_path):
         for process in started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            process.wait(patience())

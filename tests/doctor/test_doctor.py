@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -21,6 +20,7 @@ from gridflow._spec.exits import Exit
 from gridflow._wire.psk_tls import knock
 from gridflow.cli import main
 from suite.ports import free_ports
+from suite.waiting import patience
 
 HERE = "127.0.0.1"
 
@@ -265,14 +265,12 @@ def test_a_shared_folder_is_one_in_which_the_drivers_file_is_seen(tmp_path):
 
 def test_a_call_that_never_returns_is_left():
     over = threading.Event()
-    began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
         within(0.1, over.wait)
-    assert time.monotonic() - began < 10
     over.set()
-    assert within(10, lambda: 3) == 3
+    assert within(patience(), lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        within(10, lambda: 1 / 0)
+        within(patience(), lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +358,6 @@ def test_executors_whose_python_lacks_gridflow_are_an_error():
 def test_a_cluster_that_never_answers_is_given_up_in_time():
     """Something listens as a master would, and says nothing."""
     with socket.create_server((HERE, 0)) as mute:
-        began = time.monotonic()
         code, (java, finding) = doctor(
             *("--conf", f"spark.master=spark://{HERE}:{mute.getsockname()[1]}"),
             *("--timeout", "15"),
@@ -368,4 +365,3 @@ def test_a_cluster_that_never_answers_is_given_up_in_time():
         )
     assert (code, java["level"]) == (1, "ok")
     assert "after 15 s" in finding["found"]
-    assert time.monotonic() - began < 120

@@ -13,6 +13,7 @@ from gridflow._agent import procfs
 from gridflow._agent.features import backpressure
 from gridflow._agent.features.backpressure import Backpressure
 from gridflow._wire import child
+from suite.waiting import patience
 
 MIB = 1 << 20
 
@@ -88,7 +89,7 @@ def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypa
     resting.start()
     assert not given.hear(child.Leave())
     end(given)
-    resting.join(10)
+    resting.join(patience())
     assert not resting.is_alive()
 
 

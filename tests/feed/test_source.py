@@ -25,6 +25,7 @@ from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow._training.modes.base import DatasetRequest
 from gridflow.errors import InvalidArgument, SchemaError
 from suite.batches import make_dataset
+from suite.waiting import patience
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -326,7 +327,7 @@ def test_an_iteration_that_is_given_up_is_reported_as_incomplete(spool):
     next(iterator)
     del iterator
     gc.collect()
-    assert reported.wait(20)
+    assert reported.wait(patience())
     assert records[0]["complete"] is False
     assert 4 <= records[0]["rows_fed"] < 400
 

@@ -24,6 +24,7 @@ from gridflow._files import transfer
 from gridflow._files.systems import Where, where
 from gridflow._spec.place import Place
 from gridflow.errors import GridflowError, InvalidArgument, JobExists
+from suite.waiting import patience, wait_for
 
 STORES = pytest.mark.parametrize("stored", ["s3", "hdfs"], indirect=True)
 #: Enough for a process on a busy machine to renew its lease in time.
@@ -149,14 +150,11 @@ def test_a_forked_child_does_not_keep_the_folder_of_a_parent_that_was_killed(tmp
                 FolderLock(tmp_path, "second", silent)
             parent.kill()
             parent.wait()
-            give_up = time.monotonic() + 30
-            while True:  # the child closes its copy when it first runs
-                try:
-                    FolderLock(tmp_path, "second", silent).release()
-                    break
-                except JobExists:
-                    assert time.monotonic() < give_up
-                    time.sleep(0.02)
+            # The child closes its copy when it first runs.
+            taken = wait_for(
+                lambda: FolderLock(tmp_path, "second", silent), "the lock", ignoring=JobExists
+            )
+            taken.release()
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -342,7 +340,7 @@ class Pausing(fs.FileSystemHandler):
                 lambda: (
                     not self._order or self._order[0] == who or self._order[0] not in self._open
                 ),
-                timeout=30,
+                timeout=patience(),
             )
             while self._order and self._order[0] not in self._open:
                 self._order.pop(0)
@@ -428,12 +426,12 @@ def test_a_job_whose_checkpoints_are_taken_over_ends_and_says_by_whom(distribute
     job = distributor.start(waits)
     with pytest.raises(JobExists, match=f"is in use by job {job.job_dir.name} "):
         distributor.start(waits)
-    job.wait_until("training", timeout=100)
+    job.wait_until("training", timeout=patience())
     place = where("memory://checkpoints")
     about = {"job": "other", "pid": 7, "host": "h1"}
     transfer.write(place.at(f"{place.path}/owner-00000009-other.won"), about)
     with pytest.raises(JobExists, match=r"Job other \(process 7 on h1\) has taken over"):
-        job.result(timeout=60)
+        job.result(timeout=patience())
     assert job.state == "failed"
     assert json.loads((job.job_dir / "result.json").read_text())["exit_code"] == 73
 
@@ -493,10 +491,7 @@ def test_a_label_counts_once_its_checkpoint_is_in_the_store_which_is_tried_again
     assert "000000002.npz, will retry: " in said[0]
     (tmp_path / "mounted").unlink()
     (tmp_path / "gone").rename(tmp_path / "mounted")
-    give_up = time.monotonic() + 30
-    while store.label != "two":
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    wait_for(lambda: store.label == "two", "the second label", seen=lambda: store.label)
     store.close()
     second = store_of(tmp_path / "second", shared, 1, "second")
     assert (second.latest()[0].place, second.label) == (Place(0, 0, 2), "two")

@@ -9,6 +9,7 @@ import pytest
 from gridflow import InvalidArgument, TensorBoard
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._files.systems import where
+from suite.waiting import patience, wait_for
 
 
 def train(ctx):
@@ -50,15 +51,13 @@ def test_a_store_that_refuses_is_said_and_tried_again(tmp_path, monkeypatch):
     (here / "a").write_text("a")
     there.write_text("a file where the folder belongs")
     copied = EventFiles(here, where(str(there)), said.append)
-    while not said:
-        pass
+    wait_for(lambda: said, "a word on the store")
     there.unlink()
-    while not (there / "a").exists():
-        pass
+    wait_for((there / "a").exists, "the first file")
     (here / "below").mkdir()
     (here / "below" / "b").write_text("b")
     (here / "a").write_text("ab")
-    copied.close(10)
+    copied.close(patience())
     assert [path.read_text() for path in (there / "a", there / "below" / "b")] == ["ab", "b"]
     assert len(said) == 1
     assert "will retry" in said[0]

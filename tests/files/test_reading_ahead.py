@@ -3,8 +3,6 @@
 Those that were are kept for what comes back to them, and for nothing else.
 """
 
-import time
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +14,9 @@ from gridflow._feed.ingest.files.shares import Piece
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.plan.epochs import BatchPlan, steps_for
 from gridflow._files.listing import find
+from suite.waiting import wait_for
 
 GROUPS, ROWS, BATCH = 7, 40, 8
-PATIENCE = 20
 
 
 class Noting(ParquetFiles):
@@ -56,9 +54,7 @@ def test_as_many_as_have_room_are_read_ahead(groups_at_a_time, ahead, tmp_path, 
     for window in windows_of(reads):
         last = max(piece.chunk for piece in window.pieces)
         wanted = min(last + ahead, GROUPS - 1)
-        until = time.monotonic() + PATIENCE
-        while wanted not in read and time.monotonic() < until:
-            time.sleep(0.001)
+        wait_for(lambda wanted=wanted: wanted in read, f"row group {wanted}", seen=lambda: read)
         assert max(read) == wanted
         for piece in window.pieces:
             rows += reads.column(piece.chunk, "x")[piece.start : piece.stop].tolist()

@@ -20,6 +20,7 @@ from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.plan.epochs import BatchPlan, steps_for
 from gridflow._files.listing import find
 from gridflow.errors import DataError, InvalidArgument, SchemaError
+from suite.waiting import patience
 
 pieces = st.lists(
     st.builds(Piece, st.just(0), st.just(0), st.integers(1, 10**6), st.integers(1, 3000)),
@@ -196,7 +197,7 @@ class Group:
     """Ranks as threads, that hand each other bytes as the collectives do."""
 
     def __init__(self, ranks):
-        self.barrier, self.said = threading.Barrier(ranks, timeout=20), [b""] * ranks
+        self.barrier, self.said = threading.Barrier(ranks, timeout=patience()), [b""] * ranks
 
     def gather_of(self, rank):
         def gather(content):

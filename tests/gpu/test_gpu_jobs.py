@@ -12,6 +12,7 @@ import pytest
 
 from gridflow import Role, SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.deaths import agent_of_this_task
+from suite.waiting import wait_for
 
 NAMES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
@@ -81,14 +82,10 @@ def test_an_evaluator_sees_none_even_by_the_jobs_environment(host, distribute, f
 
 def meet(ctx, folder, names):
     """Stay until the tasks of both jobs are there; say what was seen."""
-    import time
-
     seen = look(ctx, folder)
     there = Path(folder).parent
-    while len(list(there.glob("*/*.json"))) < names:
-        time.sleep(0.05)
-    while not (there / "go").exists():
-        time.sleep(0.05)
+    wait_for(lambda: len(list(there.glob("*/*.json"))) >= names, f"{names} tasks")
+    wait_for((there / "go").exists, "the word to go on")
     return seen
 
 
@@ -108,9 +105,7 @@ def test_jobs_at_the_same_time_share_no_gpu(host, distribute, folder):
     for thread in threads:
         thread.start()
     try:
-        give_up = threading.Event()
-        while len(list(folder.glob("*/*.json"))) < 4 and not failed:
-            give_up.wait(0.05)
+        wait_for(lambda: len(list(folder.glob("*/*.json"))) == 4 or failed, "both jobs' tasks")
         with pytest.raises(errors.NotEnoughGpus, match=f"0 are free on {host.name}.* by job"):
             distribute(1, gpus=0.5).plan(look, "")
     finally:

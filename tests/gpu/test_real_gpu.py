@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from gridflow import (
     errors,
 )
 from gridflow._gpu import devices
+from suite.waiting import patience, wait_for
 
 #: Of the GPU for each task, so that tests can run at the same time.
 PART, SHARES = 0.1, 10
@@ -196,7 +196,7 @@ def somebody_computes():
             yield
         finally:
             program.stdin.close()
-            program.wait(60)
+            program.wait(patience())
 
 
 def test_a_gpu_on_which_another_program_computes_is_not_free():
@@ -206,10 +206,7 @@ def test_a_gpu_on_which_another_program_computes_is_not_free():
         assert devices.busy() == {device.uuid for device in devices.find()}
         with pytest.raises(errors.NotEnoughGpus, match="1"):
             distributor(gpus=1).run(learn, data=table(1))
-    give_up = time.monotonic() + 30
-    while devices.busy() and time.monotonic() < give_up:
-        time.sleep(0.2)
-    assert not devices.busy()
+    wait_for(lambda: not devices.busy(), "a GPU without programs", seen=devices.busy)
 
 
 def test_names_are_those_of_the_driver():

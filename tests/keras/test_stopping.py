@@ -12,6 +12,7 @@ import keras
 from gridflow._coordinator.stops import Stops
 from gridflow._keras.stopping import Stopping
 from gridflow._wire import commands
+from suite.waiting import patience
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 STEPS, EPOCHS = 8, 4
@@ -25,7 +26,7 @@ class Group:
         self.driver, self.lock = Stops(0, range(len(wants))), threading.Lock()
         self.ranks = [Stopping(lambda report, rank=rank: self.hear(rank, report)) for rank in wants]
         # A step takes all ranks, as a collective does.
-        self.step = threading.Barrier(len(wants), timeout=20)
+        self.step = threading.Barrier(len(wants), timeout=patience())
 
     def hear(self, rank, report):
         def tell():
@@ -59,7 +60,7 @@ class Group:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(patience())
             assert not thread.is_alive()
         return list(self.ended.values())
 

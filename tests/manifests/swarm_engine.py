@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -417,10 +416,3 @@ def has_docker(verb):
         return False
     done = subprocess.run(["docker", "stack", verb, "--help"], capture_output=True, check=False)
     return f"docker stack {verb}".encode() in done.stdout
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)

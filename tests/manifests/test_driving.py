@@ -14,6 +14,7 @@ from gridflow._spec.exits import Exit
 from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import components, state_of
+from suite.waiting import wait_for
 
 JOB = """\
 name: flights
@@ -71,11 +72,6 @@ def playing(server, play, key=WORKER):
         thread.join()
 
 
-def until(server, condition):
-    while not condition():
-        assert not server.closing.wait(0.02)
-
-
 def complete(server, log="epoch 1 done\n", pod="flights-worker-0-x"):
     def play():
         server.add_pod(pod, "flights", "Succeeded", log)
@@ -123,7 +119,11 @@ def test_a_job_that_is_removed_at_its_end_has_succeeded(server, job, printed, ch
     """The TTL controller deletes it at once (pkg/controller/ttlafterfinished)."""
 
     def play():
-        until(server, lambda: any("watch=" in path for _, path in server.calls))
+        wait_for(
+            lambda: any("watch=" in path for _, path in server.calls),
+            "the next calls",
+            seen=lambda: server.calls[-3:],
+        )
         with server.lock:
             complete(server)()
             server.remove(WORKER)
@@ -155,7 +155,11 @@ def test_a_pod_started_anew_under_its_old_name_is_heard(server, job, printed):
 
     def play():
         server.add_pod("flights-worker-0", "flights", "Running", "the first attempt\n")
-        until(server, lambda: any("/log?" in path for _, path in server.calls))
+        wait_for(
+            lambda: any("/log?" in path for _, path in server.calls),
+            "the next calls",
+            seen=lambda: server.calls[-3:],
+        )
         server.remove(pod)
         complete(server, "the second attempt\n", "flights-worker-0")()
         heard.set()
@@ -225,10 +229,18 @@ def test_one_of_several_jobs_may_be_removed_before_the_others_end(server, job, p
     def play():
         server.set_status("Job", "flights-chief", COMPLETE)
         looks = len(server.calls)
-        until(server, lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 2)
+        wait_for(
+            lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 2,
+            "the next calls",
+            seen=lambda: server.calls[-3:],
+        )
         server.remove(chief)
         looks = len(server.calls)
-        until(server, lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 4)
+        wait_for(
+            lambda: sum("flights-chief" in p for _, p in server.calls[looks:]) > 4,
+            "the next calls",
+            seen=lambda: server.calls[-3:],
+        )
         server.set_status("Job", "flights-worker", COMPLETE)
 
     with playing(server, play):
@@ -241,7 +253,9 @@ def test_a_server_that_is_away_for_a_while_ends_no_job(server, job, printed):
     def play():
         server.away.set()
         looks = len(server.calls)
-        until(server, lambda: len(server.calls) > looks + 3)
+        wait_for(
+            lambda: len(server.calls) > looks + 3, "the next calls", seen=lambda: server.calls[-3:]
+        )
         server.away.clear()
         complete(server)()
 
@@ -270,7 +284,7 @@ def test_output_is_whole_though_its_stream_breaks(server, job, printed):
     def play():
         server.cuts += [14, 0, 19]
         server.add_pod(*pod, "Running", lines)
-        until(server, lambda: not server.cuts)
+        wait_for(lambda: not server.cuts, "the next calls", seen=lambda: server.calls[-3:])
         key = ("v1", "Pod", pod[0])
         server.put(key, {**server.objects[key], "status": {"phase": "Succeeded"}})
         server.set_status("Job", "flights-worker", COMPLETE)

@@ -25,6 +25,7 @@ from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
 from suite.ports import free_ports
+from suite.waiting import patience, wait_for
 
 CLUSTER = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
 SHOW = "import os; print(os.environ['TF_CONFIG'])"
@@ -46,7 +47,7 @@ def launch(*words, env=None, **options):
 def finished(*words, env=None):
     """Run gridflow launch to its end; return its exit code and output."""
     process = launch(*words, env=env)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=patience())
     return process.returncode, out
 
 
@@ -228,7 +229,7 @@ def test_the_survivor_of_a_real_synchronous_group_ends_with_a_retryable_code():
     found = on_this_host(processes(job, "kubernetes"))
     quiet = {"CUDA_VISIBLE_DEVICES": "-1"}
     running = [launch(*words[2:], env={**env, **quiet}) for _, _, env, words in found]
-    outputs = [process.communicate(timeout=200)[0] for process in running]
+    outputs = [process.communicate(timeout=patience())[0] for process in running]
     assert [process.returncode >= 128 for process in running] == [True, True], outputs
     assert running[1].returncode == 137
 
@@ -261,21 +262,21 @@ def test_a_signal_ends_the_program_and_its_children(tmp_path):
     mark = tmp_path / "pids"
     script = f"sleep 300 & echo $! >{mark}.new; mv {mark}.new {mark}; wait"
     process = launch("--", "sh", "-c", script)
-    wait_until(mark.exists)
+    wait_for(mark.exists, "the start of the program")
     sleeper = int(mark.read_text())
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience())
     assert process.returncode == 143
-    wait_until(lambda: not running(sleeper))
+    wait_for(lambda: not running(sleeper), "the end of the program's child")
 
 
 def test_a_program_that_ignores_the_signal_is_killed_after_the_grace(tmp_path):
     mark = tmp_path / "ready"
     script = f"trap '' TERM; touch {mark}; while :; do sleep 0.1; done"
     process = launch("--grace=0.5", "--", "sh", "-c", script)
-    wait_until(mark.exists)
+    wait_for(mark.exists, "the start of the program")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience())
     assert process.returncode == 137
 
 
@@ -283,9 +284,9 @@ def test_nothing_is_started_again_after_a_signal(tmp_path):
     mark = tmp_path / "runs"
     script = f"echo run >>{mark}; sleep 300"
     process = launch("--restart-policy=on-failure", "--", "sh", "-c", script)
-    wait_until(mark.exists)
+    wait_for(mark.exists, "the start of the program")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience())
     assert mark.read_text() == "run\n"
 
 
@@ -319,7 +320,7 @@ def test_a_finished_task_stays_and_does_not_train_again(tmp_path):
         assert "finished" in line
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience())
         assert process.returncode == 0
     assert runs.read_text() == "run\n"
     assert json.loads((notes / "worker-0.json").read_text()) == {"code": 0}
@@ -331,7 +332,7 @@ def test_a_note_of_a_finished_task_that_cannot_be_read_is_skipped(tmp_path, text
     process = launch("--stay", f"--finished-dir={tmp_path}", "--", "true")
     assert any("finished with exit code 0" in line for line in process.stdout)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience())
     assert json.loads((tmp_path / "worker-0.json").read_text()) == {"code": 0}
 
 
@@ -392,7 +393,7 @@ def test_servers_end_when_all_who_train_have_ended():
     for target in ENDING:
         found = on_this_host(processes(job, target))
         running = [launch(*words[2:], env=env) for _, _, env, words in found]
-        outputs = [process.communicate(timeout=60)[0] for process in running]
+        outputs = [process.communicate(timeout=patience())[0] for process in running]
         assert [process.returncode for process in running] == [0, 0, 0], outputs
         assert "training has finished" in outputs[2]
 
@@ -404,7 +405,9 @@ def ended(job, target, **more):
         f"{role}:{index}": launch(*words[2:], env={**env, **more})
         for role, index, env, words in found
     }
-    outputs = {name: process.communicate(timeout=60)[0] for name, process in running.items()}
+    outputs = {
+        name: process.communicate(timeout=patience())[0] for name, process in running.items()
+    }
     return {name: process.returncode for name, process in running.items()}, outputs
 
 
@@ -476,8 +479,8 @@ def test_servers_hear_of_the_chief_only_where_there_is_one():
     listener = FinishListener(address, {"chief:0"}, ended.set)
     assert tell({"ps": [address]}, "worker:0", 0, seconds=0) == [address]
     assert not ended.is_set()
-    assert tell({"ps": [address]}, "chief:0", 0, seconds=30) == []
-    assert ended.wait(30)
+    assert tell({"ps": [address]}, "chief:0", 0, seconds=patience()) == []
+    assert ended.wait(patience())
     listener.close()
 
 
@@ -501,7 +504,7 @@ def test_servers_miss_a_chief_that_is_lost_without_a_word():
     absence = Absence(hosts, lambda: awaited, 0.4, miss, resolve)
     assert not gone.wait(1)  # who has told of its end may be gone
     names["chief"] = False
-    assert gone.wait(30)
+    assert gone.wait(patience())
     assert lost == ["chief:0"]
     absence.close()
 
@@ -537,7 +540,7 @@ def test_garbage_on_the_finish_port_changes_nothing():
             connection.sendall(garbage)
     assert not ended.is_set()
     assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
-    assert ended.wait(30)
+    assert ended.wait(patience())
     listener.close()
 
 
@@ -560,12 +563,12 @@ def test_no_message_ends_the_finish_port(garbage, no_leaks):
     listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, ended.set)
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(garbage)
-        connection.settimeout(10)
+        connection.settimeout(patience())
         with contextlib.suppress(OSError):
             assert connection.recv(100) in {b"", b"unknown task\n"}
     assert not ended.is_set()
     assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
-    assert ended.wait(30)
+    assert ended.wait(patience())
     listener.close()
 
 
@@ -577,7 +580,7 @@ def test_those_who_say_nothing_dont_keep_the_end_of_training_from_a_server(no_le
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0, seconds=0) == []
-        assert ended.wait(30)
+        assert ended.wait(patience())
     listener.close()
 
 
@@ -589,7 +592,7 @@ def test_a_message_counts_that_comes_in_pieces(no_leaks):
         for piece in (b'{"task": "wor', b'ker:0", "code": 0}', b"\n"):
             connection.sendall(piece)
         assert connection.recv(100) == b"ok\n"
-    assert ended.wait(30)
+    assert ended.wait(patience())
     listener.close()
 
 
@@ -605,7 +608,7 @@ def test_a_parameter_server_without_a_program_runs_a_standard_server():
         launch(*words[2:], env={**env, **proxies, "CUDA_VISIBLE_DEVICES": "-1"})
         for _, _, env, words in found
     ]
-    worker, server = (process.communicate(timeout=120)[0] for process in running)
+    worker, server = (process.communicate(timeout=patience())[0] for process in running)
     assert "answer 42 /job:ps" in worker, worker + server
     assert [process.returncode for process in running] == [0, 0], worker + server
 
@@ -622,13 +625,6 @@ def test_its_start_imports_nothing_but_the_standard_library():
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == "['gridflow']"
-
-
-def wait_until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def running(pid):

@@ -21,13 +21,13 @@ import time
 import pytest
 from environments import TELLING, processes
 from jobs import flights
-from test_launch import wait_until
 
 from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import call
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others
 from suite.ports import free_ports
+from suite.waiting import patience, wait_for
 
 #: gridflow launch in a pod: names are files of a folder, and its own goes with it.
 POD = """
@@ -103,11 +103,11 @@ class Pods:
     def kill(self, task):
         process = self.running[task]
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience())
         (self.folder / self.name(task)).unlink()
 
     def ends(self):
-        outputs = {t: p.communicate(timeout=100)[0] for t, p in self.running.items()}
+        outputs = {t: p.communicate(timeout=patience())[0] for t, p in self.running.items()}
         return {task: p.returncode for task, p in self.running.items()}, outputs
 
 
@@ -138,7 +138,7 @@ def test_a_task_that_ends_early_is_there_until_the_others_have_looked(pods, targ
     group = pods(target, command=["touch", str(tmp_path / "done")])
     group.publish()
     group.start("worker:0")
-    wait_until((tmp_path / "done").exists)
+    wait_for((tmp_path / "done").exists, f"the file {'done'}")
     group.start("worker:1")
     codes, outputs = group.ends()
     assert codes == {"worker:0": 0, "worker:1": 0}, outputs
@@ -159,7 +159,7 @@ def test_a_pod_that_is_lost_near_the_end_is_trained_with_once_more(pods, target,
     group = pods(target, command=["sh", "-c", PAIR.format(tmp_path)])
     group.start("worker:0")
     group.start("worker:1")
-    wait_until((tmp_path / "runs-1").exists)
+    wait_for((tmp_path / "runs-1").exists, f"the file {'runs-1'}")
     lines = iter(group.running["worker:0"].stdout)
     assert any("waiting for worker:1 to finish" in line for line in lines)
     group.kill("worker:1")
@@ -248,8 +248,8 @@ def test_who_has_not_begun_is_told_of_a_failure_once_it_has(company, monkeypatch
     assert telling.is_alive()
     told = queue.Queue()
     company(1, variable="GRIDFLOW_GIVE_UP", give_up=lambda *news: told.put(news))
-    assert told.get(timeout=30) == ("worker:0", 3)
-    telling.join(30)
+    assert told.get(timeout=patience()) == ("worker:0", 3)
+    telling.join(patience())
     assert not telling.is_alive()
 
 

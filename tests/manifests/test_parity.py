@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,10 @@ from gridflow._spec.tf_config import in_order
 from gridflow.deploy import Role, TensorBoard, render
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify
+from suite.waiting import patience, wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
-DEADLINE = 240
+
 OTHERS = [name for name in ENVIRONMENTS if name != "local"]
 
 
@@ -62,15 +62,19 @@ def train(target, folder):
     results = [folder / f"worker-{index}.json" for index in range(2)]
     running = start(on_this_host(processes(job, target)), folder)
     try:
-        end = time.monotonic() + DEADLINE
-        while not all(path.exists() for path in results) and time.monotonic() < end:
-            assert all(p.poll() in {None, 0} for p in running), logs(folder)
-            time.sleep(0.1)
+        wait_for(
+            lambda: (
+                all(path.exists() for path in results)
+                or any(process.poll() not in {None, 0} for process in running)
+            ),
+            "what the workers have learned",
+            seen=lambda: logs(folder),
+        )
         if target == "marathon":
             # Marathon would start an ended task again, so gridflow launch stays until it is told.
             for process in running:
                 process.send_signal(signal.SIGTERM)
-        assert [p.wait(timeout=DEADLINE) for p in running] == [0, 0], logs(folder)
+        assert [p.wait(timeout=patience()) for p in running] == [0, 0], logs(folder)
     finally:
         for process in running:
             process.kill()

@@ -21,6 +21,7 @@ from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify
 from gridflow.testing.data_service import BATCH
 from suite.ports import free_ports
+from suite.waiting import patience
 
 PROGRAM = str(Path(__file__).parent / "programs" / "served.py")
 SERVED = {"worker": Role(2), "data": Role(2)}
@@ -117,7 +118,9 @@ def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leak
             stderr=subprocess.STDOUT,
             text=True,
         )
-    outputs = {name: process.communicate(timeout=150)[0] for name, process in running.items()}
+    outputs = {
+        name: process.communicate(timeout=patience())[0] for name, process in running.items()
+    }
     assert {name: process.returncode for name, process in running.items()} == dict.fromkeys(
         running, 0
     ), outputs
@@ -172,5 +175,5 @@ def test_one_service_works_for_several_jobs(tmp_path, no_leaks):
             assert sorted(first + second) == list(range(300))
     finally:
         os.killpg(service.pid, signal.SIGINT)
-        told = service.communicate(timeout=60)[1]
+        told = service.communicate(timeout=patience())[1]
     assert f"the data service's address is localhost:{port}" in told

@@ -15,7 +15,7 @@ import yaml
 from environments import processes, stack_text
 from jobs import ROOT, flights, full, matrix
 from standin import serving
-from swarm_engine import SwarmEngine, has_docker, until
+from swarm_engine import SwarmEngine, has_docker
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import (
@@ -40,6 +40,7 @@ from gridflow.deploy import (
 from gridflow.deploy.drivers import swarm
 from gridflow.deploy.inside.identity import identify
 from gridflow.errors import InvalidArgument
+from suite.waiting import wait_for
 
 JOB = """\
 name: flights
@@ -355,7 +356,7 @@ def test_what_stands_beside_the_training_goes_on(engine, job, printed):
     )
     code, _, err = printed("run", "-t", "swarm", job, *changes)
     assert code == 0, err
-    until(lambda: engine.task("flights_serving.1").lines)
+    wait_for(lambda: engine.task("flights_serving.1").lines, "a word of the server")
     status = json.loads(printed("status", "-t", "swarm", job, *changes, "--json")[1])
     states = {each["task"]: each["state"] for each in status}
     assert states["flights_tensorboard.1"] == states["flights_serving.1"] == "running"
@@ -363,7 +364,7 @@ def test_what_stands_beside_the_training_goes_on(engine, job, printed):
     assert config["Spec"]["Name"].startswith("flights_models-")
     assert "--model_config_file" in printed("logs", "-t", "swarm", job, *changes)[1]
     assert printed("cancel", "-t", "swarm", job, *changes)[0] == 0
-    until(lambda: not engine.tasks)
+    wait_for(lambda: not engine.tasks, "the end of the tasks", seen=lambda: engine.tasks)
     assert not engine.configs
 
 
@@ -410,7 +411,7 @@ def test_a_task_whose_node_is_down_is_lost(engine, job, printed, monkeypatch):
     words = ("--set", "roles.worker.replicas=1", *command("exec sleep 300"))
 
     def play():
-        until(lambda: (task := engine.task("flights_worker.1")) and task.lines)
+        wait_for(lambda: (task := engine.task("flights_worker.1")) and task.lines, "its first word")
         engine.lose("flights_worker.1")
 
     thread = threading.Thread(target=play)
@@ -424,7 +425,7 @@ def test_a_task_whose_node_is_down_is_lost(engine, job, printed, monkeypatch):
 @pytest.mark.slow
 def test_a_stack_that_somebody_removes_has_not_succeeded(engine, job, printed):
     def play():
-        until(lambda: (task := engine.task("flights_worker.1")) and task.lines)
+        wait_for(lambda: (task := engine.task("flights_worker.1")) and task.lines, "its first word")
         subprocess.run(["docker", "stack", "rm", "flights"], check=True, capture_output=True)
 
     thread = threading.Thread(target=play)

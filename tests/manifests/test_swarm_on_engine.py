@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 from jobs import ROOT
-from swarm_engine import until
 
 from gridflow._spec.exits import Exit
 from gridflow.cli import main
+from suite.waiting import wait_for
 
 NEEDED = ("dockerd", "containerd", "runc", "docker", "docker-init", "iptables", "unshare", "ip")
 MISSING = [name for name in NEEDED if shutil.which(name) is None]
@@ -61,7 +61,11 @@ def swarm(tmp_path_factory):
         process = subprocess.Popen([*words, script], stdout=log, stderr=log)
     os.environ["DOCKER_HOST"] = f"unix://{folder}/d.sock"
     try:
-        until(lambda: process.poll() is not None or (folder / "d.sock").exists())
+        wait_for(
+            lambda: process.poll() is not None or (folder / "d.sock").exists(),
+            "Docker's engine",
+            seen=(folder / "log").read_text,
+        )
         assert process.poll() is None, (folder / "log").read_text()[-2000:]
         address = f"{ADDRESS}:2377"
         docker("swarm", "init", f"--advertise-addr={ADDRESS}", f"--listen-addr={address}")
@@ -116,7 +120,7 @@ def run(swarm, tmp_path, capfd):
 
     yield call
     main(["cancel", "-t", "swarm", str(path)])
-    until(lambda: not docker("ps", "--all", "--quiet").strip())
+    wait_for(lambda: not docker("ps", "--all", "--quiet").strip(), "the end of the containers")
 
 
 def test_tasks_find_one_another_by_their_slots(run):

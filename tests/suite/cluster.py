@@ -15,14 +15,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
 import pytest
 
-_START_SECONDS = 120
-_END_SECONDS = 30
+from suite.waiting import patience, wait_for
+
 #: Kept, as they are waited for by no one where another process ends them.
 _keepers = []
 #: Where the executors of this process's application keep what is temporary.
@@ -51,12 +50,13 @@ def join(config, tmp_path_factory):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not url.exists():
             _start(folder, owner, slots)
-            give_up = time.monotonic() + _START_SECONDS
-            while not url.exists():
-                log = (folder / "log").read_text()
-                assert _keepers[-1].poll() is None, f"the cluster's keeper ended: {log}"
-                assert time.monotonic() < give_up, f"there is no cluster: {log}"
-                time.sleep(0.1)
+            log = folder / "log"
+            wait_for(
+                lambda: url.exists() or _keepers[-1].poll() is not None,
+                "the cluster",
+                seen=log.read_text,
+            )
+            assert url.exists(), f"the cluster's keeper ended: {log.read_text()}"
     return url.read_text()
 
 
@@ -79,7 +79,8 @@ def _start(folder, owner, slots):
     environment = {k: v for k, v in os.environ.items() if k not in mine}
     with (folder / "log").open("wb") as log:
         keeper = subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(owner), str(slots)],
+            [sys.executable, "-m", "suite.cluster", str(folder), str(owner), str(slots)],
+            cwd=Path(__file__).parents[1],
             env={**environment, "TMPDIR": str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -99,10 +100,10 @@ def end(folder):
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(keeper, signal.SIGTERM)
-    select.select([watched], [], [], _END_SECONDS)
+    select.select([watched], [], [], patience())
     os.close(watched)
     for child in _keepers:
-        child.wait(_END_SECONDS)
+        child.wait(patience())
 
 
 def keep(folder, owner, slots):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+from suite.waiting import patience
+
 
 def in_new_process(source, backend="tensorflow"):
     """Return what some code prints."""
@@ -12,7 +14,7 @@ def in_new_process(source, backend="tensorflow"):
         [sys.executable, "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(),
         check=False,
         env={**os.environ, "KERAS_BACKEND": backend},
     )

@@ -8,17 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from suite.ports import free_ports
+from suite.waiting import wait_for
 
 _ROOT = Path(__file__).parents[2]
 _JARS = _ROOT / ".cache" / "hadoop"
-_START_SECONDS = 90
 _PR_SET_PDEATHSIG = 1
 _OPENED = ("java.base/java.lang", "java.base/java.util", "java.base/java.net")
 _JAVA = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -83,14 +82,17 @@ def running(words, log, environment):
 
 def wait(is_there, what, process, log):
     """Wait until a daemon is there; show the end of its log if it never is."""
-    give_up = time.monotonic() + _START_SECONDS
-    while True:
-        with contextlib.suppress(OSError, RuntimeError):
-            if is_there():
-                return
+
+    def is_there_now():
         assert process.poll() is None, f"{what} ended: {log.read_text()[-3000:]}"
-        assert time.monotonic() < give_up, f"{what} doesn't come up: {log.read_text()[-3000:]}"
-        time.sleep(0.1)
+        return is_there()
+
+    wait_for(
+        is_there_now,
+        what,
+        seen=lambda: log.read_text(errors="replace")[-3000:],
+        ignoring=(OSError, RuntimeError),
+    )
 
 
 @pytest.fixture(scope="session")

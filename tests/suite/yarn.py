@@ -25,6 +25,7 @@ import pytest
 
 from suite.ports import free_ports
 from suite.stores import fetch_hadoop, running, wait
+from suite.waiting import patience
 
 #: Room in each for an application master of the tests and two executors.
 _NODE_MEGABYTES = 6144
@@ -185,7 +186,7 @@ def yarn(hdfs, tmp_path_factory):
         yield made
     finally:
         keeper.stdin.close()  # so it hears, even of an owner that was killed
-        keeper.wait(30)
+        keeper.wait(patience())
         keeper.stdout.close()
 
 

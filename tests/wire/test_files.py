@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import zlib
 
 import numpy as np
@@ -28,6 +27,7 @@ from gridflow._wire.identity import make_identities
 from gridflow._wire.server import CoordinatorServer, inside
 from gridflow._wire.transfer import CHUNK_SCHEMA, chunks
 from gridflow.errors import WireError
+from suite.waiting import patience, wait_for
 
 TASKS = (Task("worker", 0), Task("worker", 1))
 ABOUT = {"host": "h", "address": "h:1", "environment": {}}
@@ -191,15 +191,11 @@ def test_a_sender_that_is_killed_in_the_middle_leaves_nothing(driver, made):
     sending.stdin.close()
     assert sending.stdout.readline() == b"half\n"
     sending.send_signal(signal.SIGKILL)
-    sending.wait(10)
+    sending.wait()
     sending.stdout.close()
     driver.client.upload(made, checkpoint(3))
     assert [each.place.step for each in driver.store._all()] == [3]
-    deadline = threading.Event()
-    for _ in range(200):
-        if not driver.left_over():
-            break
-        deadline.wait(0.05)
+    wait_for(lambda: not driver.left_over(), "the end of what it had sent", seen=driver.left_over)
 
 
 def test_what_is_fetched_has_its_name_once_it_is_whole(driver, made, tmp_path, monkeypatch):
@@ -303,7 +299,7 @@ def test_a_header_that_names_what_it_must_not_is_refused(driver, tmp_path, heade
 
 @pytest.mark.parametrize("body", [b"[" * 99_999, b"{", b"\xff\xfe", b"7", b"[]", b'{"rank":'])
 def test_a_message_that_is_none_is_refused(driver, body):
-    options = flight.FlightCallOptions(timeout=10)
+    options = flight.FlightCallOptions(timeout=patience())
     client = driver.client._client
     for attempt in (
         lambda: list(client.do_action(flight.Action("sync", body), options)),

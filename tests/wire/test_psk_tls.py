@@ -17,6 +17,7 @@ import pytest
 from gridflow._wire import acceptor as acceptors
 from gridflow._wire import psk_tls
 from gridflow._wire.acceptor import Acceptor, source_of
+from suite.waiting import patience, wait_for
 
 KEY = b"k" * 32
 #: A process with an open door, which answers each message with its length, and does what it is
@@ -84,7 +85,7 @@ def host():
     yield tell, address
     with process.stdin, process.stdout:
         process.stdin.close()
-        process.wait(20)
+        process.wait(patience())
 
 
 def is_answered(address):
@@ -92,14 +93,7 @@ def is_answered(address):
     connection = psk_tls.knock(address, KEY)
     with contextlib.closing(connection):
         connection.send_bytes(b"hello")
-        return connection.poll(10) and connection.recv_bytes() == b"5"
-
-
-def wait_until(condition, seconds=20):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+        return connection.poll(patience()) and connection.recv_bytes() == b"5"
 
 
 def test_strangers_use_up_neither_descriptors_nor_threads(host):
@@ -190,9 +184,9 @@ def test_a_crowd_of_one_source_doesnt_push_out_another(opened, no_leaks):
         other = stack.enter_context(socket.create_connection(address, 5, ("127.0.0.2", 0)))
         other.sendall(b"hel")
         for _ in range(acceptor._most + 20):
-            stack.enter_context(socket.create_connection(address, 5))
+            stack.enter_context(socket.create_connection(address, patience()))
         other.sendall(b"lo")
-        wait_until(lambda: heard == [b"hello"])
+        wait_for(lambda: heard == [b"hello"], "one greeting", seen=lambda: heard)
     assert len(acceptor._visitors) <= acceptor._most
 
 
@@ -201,17 +195,17 @@ def test_of_one_source_those_who_say_nothing_go_first(opened, no_leaks):
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_connection(address, 5))
         first.sendall(b"hel")
-        wait_until(lambda: any(each.has_spoken for each in acceptor._visitors.values()))
+        wait_for(lambda: any(v.has_spoken for v in acceptor._visitors.values()), "its first words")
         for _ in range(acceptor._most + 20):
-            stack.enter_context(socket.create_connection(address, 5))
+            stack.enter_context(socket.create_connection(address, patience()))
         first.sendall(b"lo")
-        wait_until(lambda: heard == [b"hello"])
+        wait_for(lambda: heard == [b"hello"], "one greeting", seen=lambda: heard)
 
 
 def test_a_log_that_stands_still_holds_up_nobody(opened, monkeypatch, no_leaks):
     address, heard, mine = opened
     goes_on = threading.Event()
-    monkeypatch.setattr(acceptors._log, "warning", lambda *_: goes_on.wait(20))
+    monkeypatch.setattr(acceptors._log, "warning", lambda *_: goes_on.wait(patience()))
     monkeypatch.setattr(mine, "_meet", lambda connection: broken(connection, mine))
     original = hello(heard)
 
@@ -224,7 +218,7 @@ def test_a_log_that_stands_still_holds_up_nobody(opened, monkeypatch, no_leaks):
     socket.create_connection(address, 5).close()
     with socket.create_connection(address, 5) as next_one:
         next_one.sendall(b"hello")
-        wait_until(lambda: heard == [b"hello"])
+        wait_for(lambda: heard == [b"hello"], "one greeting", seen=lambda: heard)
     goes_on.set()
 
 

@@ -13,6 +13,7 @@ from gridflow._wire.client import CoordinatorClient
 from gridflow._wire.identity import make_identities
 from gridflow._wire.reports import Gone
 from gridflow._wire.server import listen
+from suite.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +83,7 @@ def test_a_driver_that_goes_on_after_a_pause_is_told_all(driver):
         reporter.exchange()
     assert not reporter.coordinator_gone
     handler.answers.set()
-    reporter.flush(10)
+    reporter.flush(patience())
     assert "gone" in [report["kind"] for report in handler.heard]
     assert not reporter.coordinator_gone
 
