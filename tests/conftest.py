@@ -6,7 +6,6 @@ import os
 import signal
 import tempfile
 import threading
-import time
 import uuid
 import warnings
 from pathlib import Path
@@ -17,8 +16,10 @@ import pytest
 from hypothesis import settings
 
 from gridflow._agent.procfs import began
-from suite import classes
+from suite import classes, waiting
 
+# Jobs wait, too, where the suite can't be imported.
+cloudpickle.register_pickle_by_value(waiting)
 # That a busy machine takes its time is no failure.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
@@ -38,7 +39,6 @@ pytest_plugins = (
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
 #: The modules that fork servers run: they outlive a job, but no executor and no driver.
 FORK_SERVERS = {"gridflow._agent.forkserver.server", "gridflow._agent.forkserver.agents"}
-_PATIENCE = 8.0
 # Ctrl-C is tried, too: a run in a shell's background ignores it, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -70,6 +70,8 @@ def cluster(request, scratch, tmp_path_factory):
 @pytest.fixture(scope="session")
 def spark(cluster, scratch):
     """Give this process's session on the standalone cluster."""
+    import pyspark.cloudpickle
+
     from gridflow.testing.cluster import wait_for_slots
     from suite.cluster import watch_executors_of
 
@@ -84,6 +86,7 @@ def spark(cluster, scratch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = cluster.session(**settings)
+    pyspark.cloudpickle.register_pickle_by_value(waiting)
     session.sparkContext.setLogLevel("OFF")
     session.sparkContext.environment |= {"GRIDFLOW_TEST_MARK": MARK, "TMPDIR": str(scratch)}
     wait_for_slots(session, 2)
@@ -181,12 +184,10 @@ def no_leaks(request, scratch):
         found = [*left_processes(), *left_threads(), *sorted(new_ports), *left_files(scratch)]
         return [each for each in found if each not in _known_leaks]
 
-    give_up = time.monotonic() + _PATIENCE
-    while left() and time.monotonic() < give_up:
-        time.sleep(0.1)
-    found = left()
-    _known_leaks.update(found)
-    assert found == []
+    try:
+        waiting.wait_for(lambda: not left(), "the end of what the test has started", seen=left)
+    finally:
+        _known_leaks.update(left())
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from gridflow.cli import main
 from gridflow.deploy import TARGETS
+from suite.waiting import patience
 
 #: Presses the tab key behind the words, as bash does it for a function of ``complete -F``.
 PRESS_TAB = r"""
@@ -43,7 +44,7 @@ def complete(script, *words, cwd):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=True,
     )
     assert done.stderr == ""
@@ -85,7 +86,7 @@ def test_zsh_reads_its_script(script, tmp_path):
         "print $_comps[gridflow]; autoload +X _gridflow"
     )
     done = subprocess.run(
-        [zsh, "-f", "-c", words], capture_output=True, text=True, timeout=60, check=True
+        [zsh, "-f", "-c", words], capture_output=True, text=True, timeout=patience(), check=True
     )
     assert (done.stdout, done.stderr) == ("_gridflow\n", "")
 

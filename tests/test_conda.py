@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from suite.waiting import patience
+
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "conda" / "recipe.yaml"
 RENDER = """
@@ -48,6 +50,6 @@ def test_the_tool_that_builds_it_can_read_it():
     pins = (ROOT / "requirements" / "release.txt").read_text()
     (pinned,) = re.findall(r"^py-rattler-build==.*", pins, re.MULTILINE)
     words = [uv, "run", "--quiet", "--no-project", "--with", pinned, "python", "-c", RENDER, RECIPE]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience())
     assert done.returncode == 0, done.stderr
     assert '"name": "gridflow"' in done.stdout

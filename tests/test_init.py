@@ -16,6 +16,7 @@ from gridflow.deploy import load_job, parse_job, render
 from gridflow.deploy.asking import QUESTIONS, TRAINING_TARGETS
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.distributed import DRIVEN
+from suite.waiting import patience
 
 PROMPT = re.compile(r"\[([^\]]*)\]: \Z")
 
@@ -66,7 +67,7 @@ class Terminal:
                 self.seen += piece.decode()
         except OSError:  # Linux reports the end of a terminal so
             pass
-        return self.process.wait(60)
+        return self.process.wait(patience())
 
 
 def test_enter_accepts_each_default(tmp_path):

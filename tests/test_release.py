@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from suite.waiting import patience
+
 ROOT = Path(__file__).parents[1]
 ENTRY = "<!-- towncrier release notes start -->\n"
 
 
 def git(clone, *words):
     done = subprocess.run(
-        ["git", *words], cwd=clone, capture_output=True, text=True, check=True, timeout=60
+        ["git", *words], cwd=clone, capture_output=True, text=True, check=True, timeout=patience()
     )
     return done.stdout.strip()
 

@@ -91,7 +91,9 @@ def torn(rows, after):
 
 def train(info, rows, number, partition=0):
     """Be a try to feed a partition."""
-    return Feeder(info, 20, "input", partition, PartitionAttempt(3, partition, number)).train(rows)
+    return Feeder(
+        info, patience(), "input", partition, PartitionAttempt(3, partition, number)
+    ).train(rows)
 
 
 @pytest.mark.usefixtures("way")
@@ -126,7 +128,7 @@ def test_tries_to_feed_columns_that_were_torn_leave_each_row_once(there, no_leak
 
     def send(source):
         info = chance.sample(there.info, 2)
-        feeder = Feeder(info, 20, "input", 0, PartitionAttempt(3, 0, next(numbers)))
+        feeder = Feeder(info, patience(), "input", 0, PartitionAttempt(3, 0, next(numbers)))
         return feeder.train(source, lambda found, first: chunks(found, first, ["n", "x"]))
 
     for after in (5, 2, 12):
@@ -166,25 +168,39 @@ def test_a_copy_of_a_slow_task_feeds_beside_it(there, no_leaks):
     assert sorted(rows_of(there)) == [[], rows]
 
 
-def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(there, no_leaks):
+def test_a_try_ends_when_all_of_its_partition_was_taken_whoever_sent_it(
+    there, no_leaks, monkeypatch
+):
     for node in there.nodes:
         node.gate.clear()
     rows = list(range(100))
     with pytest.raises(Torn):
         train(there.info, torn(rows, 100), 1)
-    again = threading.Thread(target=train, args=(there.info, rows, 2), name="task")
+    welcomed, may_be_taken = threading.Event(), []
+
+    def answered(feeder, *question):
+        answer = ask(feeder, *question)
+        welcomed.set()
+        return answer
+
+    def feed_again():
+        train(there.info, rows, 2)
+        may_be_taken.append(all(node.gate.is_set() for node in there.nodes))
+
+    ask = Feeder._ask
+    monkeypatch.setattr(Feeder, "_ask", answered)
+    again = threading.Thread(target=feed_again, name="task")
     again.start()
-    again.join(0.5)
-    assert again.is_alive(), "rows of the first try lie there still"
+    assert welcomed.wait(patience())
     for node in there.nodes:
         node.gate.set()
     again.join(patience())
-    assert not again.is_alive()
+    assert may_be_taken == [True], "rows of the first try lay there still"
     assert sorted(rows_of(there)) == [[], rows]
 
 
 def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_leaks):
-    later = Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, 2))
+    later = Feeder(there.info, patience(), "input", 0, PartitionAttempt(3, 0, 2))
     for place in range(2):
         hello = {"queue": "input", "answers": False, "beside": -1}
         assert later._ask(place, {**hello, **PartitionAttempt(3, 0, 2).header("3")}) == BUSY
@@ -192,8 +208,8 @@ def test_an_earlier_try_does_not_begin_behind_the_back_of_a_later_one(there, no_
         train(there.info, [1, 2, 3], 1)
     assert later.train([1, 2, 3]) == 3
     # Of another stage, and of another partition, they are other rows.
-    assert Feeder(there.info, 20, "input", 0, PartitionAttempt(4, 0, 3)).train([4]) == 1
-    assert Feeder(there.info, 20, "input", 1, PartitionAttempt(3, 1, 1)).train([5]) == 1
+    assert Feeder(there.info, patience(), "input", 0, PartitionAttempt(4, 0, 3)).train([4]) == 1
+    assert Feeder(there.info, patience(), "input", 1, PartitionAttempt(3, 1, 1)).train([5]) == 1
     assert sorted(itertools.chain(*rows_of(there))) == [1, 2, 3, 4, 5]
 
 
@@ -203,10 +219,10 @@ def test_a_try_after_the_rows_were_wanted_no_more_brings_none_elsewhere(there, n
         train(there.info, torn(rows, 50), 1)
     (taker,) = wait_for(lambda: [node for node in there.nodes if node.rows], "rows")
     taker.queues.set("state", "terminating")
-    again = Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, 2))
+    again = Feeder(there.info, patience(), "input", 0, PartitionAttempt(3, 0, 2))
     assert (again.train(rows), again.unwanted) == (0, True)
     assert (
-        Feeder(there.info, 20, "input", 1, PartitionAttempt(3, 1, 3)).train([1, 2]) == 2
+        Feeder(there.info, patience(), "input", 1, PartitionAttempt(3, 1, 3)).train([1, 2]) == 2
     )  # another's rows
     assert sum(map(len, rows_of(there))) <= 50 + 2
 
@@ -225,7 +241,7 @@ def test_rows_lie_in_memory_and_are_not_sent(there, way, kind, no_leaks):
     node, wire = there.nodes[0], bytearray()
     with proxy(node.info["addr"], wire) as address:
         info = [{**node.info, "addr": address}]
-        assert Feeder(info, 20, "input", 0).train(source, cut) == 300
+        assert Feeder(info, patience(), "input", 0).train(source, cut) == 300
     found = rows_of(there)[0]
     assert (found if kind == "rows" else [row.asDict() for row in found]) == rows
     size = 3 * CHUNK_BYTES
@@ -248,12 +264,12 @@ def test_memory_is_not_written_to_before_its_rows_were_taken(there, kind, no_lea
         yield from itertools.islice(source, len(source) // 15, None)
 
     def work(number, found):
-        Feeder(there.info, 20, "input", 0, PartitionAttempt(3, 0, number)).train(found, cut)
+        Feeder(there.info, patience(), "input", 0, PartitionAttempt(3, 0, number)).train(found, cut)
 
     first = threading.Thread(target=work, args=(1, slowly()), name="task")
     copy = threading.Thread(target=work, args=(2, source), name="copy")
     first.start()
-    first.join(0.3)  # it has sent what it has
+    wait_for(lambda: any(n.queues.get_queue("input").qsize() for n in there.nodes), "rows")
     copy.start()
     copy.join(0.3)  # this one has gone on, as far as it may
     pause.set()
@@ -302,7 +318,10 @@ def test_who_listens_on_the_wire_reads_nothing_of_rows_answers_and_keys(there, n
     node = there.nodes[0]
     with proxy(node.info["addr"], wire) as address:
         info = [{**node.info, "addr": address}]
-        assert Feeder(info, 20, "input", 0).train([(n, "confidential") for n in range(99)]) == 99
+        assert (
+            Feeder(info, patience(), "input", 0).train([(n, "confidential") for n in range(99)])
+            == 99
+        )
     assert rows_of(there)[0][-1] == (98, "confidential")
     assert wire.startswith(b"\x16\x03")  # a handshake of TLS
     assert len(wire) > 1500

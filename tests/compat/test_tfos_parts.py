@@ -16,7 +16,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from multiprocessing import AuthenticationError
@@ -257,7 +256,9 @@ def test_two_feeders_feed_two_nodes_and_wait_until_all_is_taken(there, no_leaks)
     big = [bytes(1000)] * 3000  # several chunks
     feeders = [
         threading.Thread(
-            target=_feeding.Feeder(there.info, 20, "input", 0).train, args=(big,), name="feeder"
+            target=_feeding.Feeder(there.info, patience(), "input", 0).train,
+            args=(big,),
+            name="feeder",
         )
         for _ in range(2)
     ]
@@ -282,7 +283,7 @@ def test_answers_come_one_for_each_row_and_in_order(there, no_leaks):
 
     def ask(partition):
         rows = range(partition * 1000, partition * 1000 + 500 * partition)
-        feeder = _feeding.Feeder(there.info, 20, "input", partition)
+        feeder = _feeding.Feeder(there.info, patience(), "input", partition)
         answers[partition] = list(feeder.infer(iter(rows))) == [row * row for row in rows]
 
     askers = [threading.Thread(target=ask, args=(n,), name="asker") for n in range(5)]
@@ -335,12 +336,11 @@ def test_what_the_rows_themselves_fail_with_stays_what_it_is(there):
         raise FileNotFoundError("no such file of the user's")
 
     _found, thread = consume(there.nodes[0])
-    began = time.monotonic()
+    for_ever = 3600.0
     with pytest.raises(FileNotFoundError, match="of the user's"):
-        _feeding.Feeder(there.info[:1], 5, "input", 0).train(rows())
+        _feeding.Feeder(there.info[:1], for_ever, "input", 0).train(rows())
     with pytest.raises(FileNotFoundError, match="of the user's"):
-        list(_feeding.Feeder(there.info[:1], 5, "input", 0).infer(rows()))
-    assert time.monotonic() - began < 5
+        list(_feeding.Feeder(there.info[:1], for_ever, "input", 0).infer(rows()))
     there.servers[0].end()
     thread.join(patience())
 
@@ -392,9 +392,14 @@ def test_a_stranger_is_refused_and_nothing_of_him_is_unpickled(there, tmp_path):
 
     host, port = there.info[0]["addr"]
     for words in (pickle.dumps(Evil()), b"", b"\x00\x00\x00\x05hello" * 1000):
-        with socket.create_connection((host, port), 5) as stranger:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((host, port), patience()) as stranger,
+        ):
             stranger.sendall(words)
-            time.sleep(0.05)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(100):  # until it is sent away
+                pass
     with pytest.raises(AuthenticationError):
         psk_tls.knock((host, port), b"another key")
     assert not (tmp_path / "made").exists()

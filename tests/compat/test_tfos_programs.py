@@ -19,6 +19,7 @@ from gridflow.compat.tfos.pipeline import (
     TFParams,
     yield_batch,
 )
+from suite.waiting import wait_for
 
 # PySpark leaves sockets of its RDDs to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -109,8 +110,7 @@ def test_an_evaluator_watches_and_ends_with_the_others(spark, tmp_path):
                     file.write(os.environ["TF_CONFIG"])
                 os.rename(file.name, f"{args['out']}/evaluator")  # it may be killed at any time
                 time.sleep(0.1)
-        while not os.path.exists(f"{args['out']}/evaluator"):
-            time.sleep(0.1)
+        wait_for(lambda: os.path.exists(f"{args['out']}/evaluator"), "the evaluator")
 
     cluster = TFCluster.run(
         spark.sparkContext,

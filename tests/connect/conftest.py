@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from multiprocessing.connection import Listener
 from pathlib import Path
 
@@ -18,9 +17,9 @@ for folder in ("docs", "yarn"):
 from clients import Notebook
 
 from suite.sparks import connect
+from suite.waiting import patience, wait_for
 
 SPARK = Path(pyspark.__file__).parent
-_START_SECONDS = 90
 
 
 @pytest.fixture(autouse=True)
@@ -54,15 +53,16 @@ def server(scratch, tmp_path_factory):
             start_new_session=True,
         )
     try:
-        give_up = time.monotonic() + _START_SECONDS
-        while not (found := re.search(r"server started at: \S*:(\d+)", log.read_text())):
+
+        def address():
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, log.read_text()
-            time.sleep(0.1)
+            return re.search(r"server started at: \S*:(\d+)", log.read_text())
+
+        found = wait_for(address, "the server", seen=log.read_text)
         yield f"sc://localhost:{found[1]}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(patience())
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,12 @@ def client(server, tmp_path_factory):
             stderr=out,
         )
         try:
-            listener._listener._socket.settimeout(_START_SECONDS)
+            listener._listener._socket.settimeout(patience())
             with listener.accept() as connection:
                 yield Notebook(connection, log)
         finally:
             try:
-                process.wait(40)  # it ends when nobody is connected any more
+                process.wait(patience())  # it ends when nobody is connected any more
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -18,6 +18,7 @@ from gridflow import (
     errors,
 )
 from gridflow._spec.tasks import make_tasks, parts_of
+from suite.waiting import patience
 
 SHOW = "echo SEEN $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN $TF_CONFIG"
 QUIET = {
@@ -105,9 +106,9 @@ def test_a_killed_evaluator_is_started_again_while_the_others_go_on(tmp_path):
         Role("evaluator", command=["sh", "-c", f"{again}; {dies}"]),
     ]
     job = TensorflowDistributor(roles=roles, **QUIET).start([])
-    job.wait_until("training", timeout=60)
+    job.wait_until("training", timeout=patience())
     (tmp_path / "die").touch()
-    assert len(job.result(timeout=60).attempts) == 1
+    assert len(job.result(timeout=patience()).attempts) == 1
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from gridflow import (
     Programs,
     TensorflowDistributor,
 )
+from suite.waiting import patience
 
 QUIET = {
     "launcher": LocalLauncher(),
@@ -89,7 +90,7 @@ def test_programs_of_gridflow_launch_have_them_too(more, patched, tmp_path):
         env={"GRIDFLOW_ROLE": "worker", "GRIDFLOW_INDEX": "0", "PYTHONPATH": str(tmp_path), **more},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=True,
     )
     assert f"FOUND {patched} mine False" in ended.stdout

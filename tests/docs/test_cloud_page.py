@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT
 
+from suite.waiting import patience
+
 NODE = ROOT / "examples" / "cloud" / "node.sh"
 #: Stands in for a service's own command: keeps how it was called, and copies from a folder.
 COPY = """#!/bin/sh
@@ -110,7 +112,7 @@ def test_a_worker_is_told_to_go_once_there_is_a_notice(tmp_path):
                     script.replace("http://169.254.169.254", here),
                 ],
                 env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "no_proxy": "*"},
-                timeout=60,
+                timeout=patience(),
                 check=True,
             )
         finally:
@@ -207,7 +209,7 @@ def test_a_node_gets_the_wheel_from_a_bucket_by_the_services_own_command(
 def test_a_node_that_is_prepared_twice_runs_gridflow(tmp_path):
     uv = shutil.which("uv") or shutil.which("uv", path=ROOT / ".tools" / "bin")
     build = [uv, "build", "--wheel", "--quiet", "--out-dir", tmp_path / "setup", ROOT]
-    subprocess.run(build, check=True, timeout=120)
+    subprocess.run(build, check=True, timeout=patience())
     shutil.copy(ROOT / "requirements" / "constraints.txt", tmp_path / "setup")
     for _ in range(2):
         done = prepare(tmp_path / "setup", folder=tmp_path)

@@ -22,6 +22,7 @@ from playwright.sync_api import TimeoutError as TooLate
 from playwright.sync_api import sync_playwright
 
 from suite import browser as installed
+from suite.waiting import patience, wait_for
 
 PAGES = [path.stem for path in sorted((ROOT / "docs").glob("*.md"))]
 SCHEMES = ("light", "dark")
@@ -204,12 +205,15 @@ def test_search_finds_a_page(browser, site):
         page.goto(f"{site}/index.html")
         box = page.get_by_role("textbox", name="Search")
         result = page.locator("a.md-search-result__link[href*='/distribution.html']").first
-        for _ in range(10):  # on a busy machine the page takes a while to listen to its box
+
+        def found():
             box.fill("")
             box.fill("parameter servers")
-            with contextlib.suppress(TooLate):
-                result.wait_for(timeout=3000)
-                break
+            result.wait_for(timeout=3000)
+            return True
+
+        # On a busy machine the page takes a while to listen to its box.
+        wait_for(found, "a result", ignoring=TooLate)
         result.click()
         page.wait_for_url(re.compile(r"/distribution\.html"), wait_until="commit")
 
@@ -325,7 +329,7 @@ def release_docs(folder, version):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=patience(),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +20,8 @@ MIB = 1 << 20
 @pytest.fixture
 def host(monkeypatch):
     """Give a host whose tasks have waited for half a second more at each look, or another time."""
-    host, looks = SimpleNamespace(share=0.5), itertools.count()
+    host, looks = SimpleNamespace(share=0.5, now=1.0), itertools.count()
+    monkeypatch.setattr(backpressure, "time", SimpleNamespace(monotonic=lambda: host.now))
     monkeypatch.setattr(procfs, "waited_for_processors", lambda: next(looks) * host.share)
     monkeypatch.setattr(backpressure, "_LOOK_SECONDS", -1.0)
     return host
@@ -65,9 +65,9 @@ def test_rows_rest_while_others_wait_for_a_processor(host):
 def test_a_batch_that_took_long_is_followed_by_a_longer_rest(host):
     given = feature()
     rests(given, 4)
-    time.sleep(0.05)
+    host.now += 0.5
     (rest,) = rests(given, 1)
-    assert rest >= 8 * 0.05
+    assert rest == pytest.approx(8 * 0.5)
 
 
 def test_a_start_that_waits_for_something_else_now_and_then_is_left_in_peace(host):
@@ -94,10 +94,9 @@ def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypa
 
 
 def test_a_process_that_never_asks_for_its_rows_delays_them_by_seconds(host, monkeypatch):
-    monkeypatch.setattr(backpressure, "_MOST_SECONDS", 0.1)
     given = feature()
     assert len(rests(given, 5)) >= 2
-    time.sleep(0.1)
+    host.now += backpressure._MOST_SECONDS + 0.1
     assert rests(given, 100) == []
 
 

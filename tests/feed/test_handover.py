@@ -13,6 +13,7 @@ import pytest
 from gridflow._feed.ingest.dataframes import Tags
 from gridflow._feed.ingest.jvm_files import Segments
 from gridflow._launch.spark.bodies import taking
+from suite.waiting import patience
 
 _PATIENCE = 30.0
 
@@ -56,7 +57,7 @@ def test_who_fails_at_once_waits_until_sparks_side_has_seen_the_folder(folder):
     with pytest.raises(ArithmeticError, match="not these rows"):
         list(task(folder, fail)(()))
     is_over.set()
-    spark_side.join(_PATIENCE)
+    spark_side.join(patience())
     assert seen == [str(os.getpid())]
     assert list(folder.parent.iterdir()) == []
 

@@ -21,6 +21,7 @@ from gridflow._feed.store import Segment, SpoolReader, SpoolWriter
 from gridflow._launch.spark.bodies import taking
 from gridflow._launch.spark.session import run_this_python_where_it_can
 from gridflow.errors import DataError
+from suite.waiting import patience, wait_for
 
 #: pyspark leaves the sockets of collect() to the garbage collector.
 pytestmark = [
@@ -322,7 +323,6 @@ def test_a_file_that_comes_while_its_folder_is_deleted_is_not_waited_for(spark, 
 
     def fail(batches):
         import shutil
-        import time
 
         delete = shutil.rmtree
 
@@ -334,19 +334,18 @@ def test_a_file_that_comes_while_its_folder_is_deleted_is_not_waited_for(spark, 
                 Path(folder, "9-0.partial").touch()
 
         shutil.rmtree = overtaken
-        while not list(rows.folder().glob("*.arrow")):
-            time.sleep(0.01)
+        wait_for(lambda: list(rows.folder().glob("*.arrow")), "a file of rows")
         raise ArithmeticError("not these rows")
         yield pa.RecordBatch.from_pydict({"rows": [0]})
 
     # A task that waits for ever doesn't let go of the test, either.
-    patience = threading.Timer(60, spark.sparkContext.cancelAllJobs)
-    patience.start()
+    limit = threading.Timer(patience(), spark.sparkContext.cancelAllJobs)
+    limit.start()
     try:
         with pytest.raises(Exception, match="not these rows"):
             stage.mapInArrow(taking(rows, fail), "rows long").collect()
     finally:
-        patience.cancel()
+        limit.cancel()
     assert leftovers(tmp_path) == []
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import importlib
 import os
 import re
-import time
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from ranks import run_job
 
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow.errors import GridflowError, InvalidArgument
+from suite.waiting import wait_for
 
 ROWS, BATCH, EPOCHS = 48, 8, 3
 STEPS = ROWS // BATCH
@@ -372,9 +372,7 @@ def passes_and_epochs(ctx, flavour, steps, rows, deaths=(), saved=()):
         data = data.take(5)
 
     def die():
-        give_up = time.monotonic() + 60
-        while not saved[ctx.generation].exists() and time.monotonic() < give_up:
-            time.sleep(0.02)
+        wait_for(saved[ctx.generation].exists, "the checkpoint to go on from")
         raise DiedError
 
     dying = dying_callback(keras, life_of(ctx, deaths), die)

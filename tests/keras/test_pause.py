@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from gridflow._keras.resume.pause import Pause
+from suite.waiting import patience, wait_for
 
 
 def test_a_process_without_a_fit_is_asked_in_vain():
@@ -20,21 +21,24 @@ def test_a_process_without_a_fit_is_asked_in_vain():
 
 
 def test_no_step_is_made_beyond_the_one_that_was_named_until_all_agree():
-    pause, ended = Pause(), []
+    pause, events = Pause(), []
     pause.begin(saves=True)
     assert not pause.step_ended()
     assert pause.ask() == 2
 
     def train():
-        ended.extend((step, pause.step_ended()) for step in range(2, 6))
+        for step in range(2, 6):
+            events.append("a step")
+            events.append((step, pause.step_ended()))
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join(0.3)
-    assert ended == []  # it stands at the end of its second step
+    wait_for(lambda: events, "the second step")
+    events.append("all agree")
     pause.agree(4, stays=False)
-    thread.join(10)
-    assert ended == [(2, False), (3, False), (4, True), (5, False)]
+    thread.join(patience())
+    assert events[:2] == ["a step", "all agree"]  # it stood at the end of its second step
+    assert events[2::2] == [(2, False), (3, False), (4, True), (5, False)]
 
 
 def test_where_no_step_is_agreed_on_all_go_on():

@@ -18,6 +18,7 @@ from gridflow._spec import markup
 from gridflow.ml import KerasEstimator
 from gridflow.ml.estimator import columns
 from gridflow.ml.estimator.slots import Turns
+from suite.waiting import patience
 
 EXAMPLES = Path(__file__).resolve().parents[2] / ".cache" / "examples"
 
@@ -128,21 +129,27 @@ def test_columns_that_fit_no_input_are_refused(form, text):
 def test_turns_are_taken_in_order_as_far_as_there_is_room():
     turns, running, most, order = Turns(), [], [], []
 
-    def fit(number, share):
-        with turns.take(lambda: share, lambda: Fraction(0), 10):
-            running.append(share)
+    def fit(number, share, is_there):
+        def ask():
+            is_there.set()
+            return share
+
+        with turns.take(ask, lambda: Fraction(0), patience()):
+            running.append(min(share, Fraction(1)))
             most.append(sum(running))
             order.append(number)
-            time.sleep(0.05)
-            running.remove(share)
+            all_are_there.wait(patience())
+            running.remove(min(share, Fraction(1)))
 
-    threads = []
+    threads, all_are_there = [], threading.Event()
     for number, share in enumerate((Fraction(1, 2), Fraction(1, 2), Fraction(3), Fraction(1, 2))):
-        threads.append(threading.Thread(target=fit, args=(number, min(share, Fraction(1)))))
+        is_there = threading.Event()
+        threads.append(threading.Thread(target=fit, args=(number, share, is_there)))
         threads[-1].start()
-        time.sleep(0.01)
+        assert is_there.wait(patience())
+    all_are_there.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(patience())
     assert max(most) == 1
     assert order == [0, 1, 2, 3]
 
@@ -152,7 +159,7 @@ def test_a_turn_waits_for_other_jobs_as_long_as_its_patience():
     with turns.take(lambda: Fraction(1, 2), lambda: Fraction(1), 0.3):
         assert time.monotonic() - began > 0.3
     asked = iter([1, 1, 0])
-    with turns.take(lambda: Fraction(1, 2), lambda: Fraction(next(asked)), 60):
+    with turns.take(lambda: Fraction(1, 2), lambda: Fraction(next(asked)), patience()):
         assert next(asked, "none left") == "none left"
 
 

@@ -10,7 +10,6 @@ never wants fewer than two executors.
 import json
 import signal
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +20,10 @@ import test_resume
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow._launch.spark.session import task_slots
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
+from suite import waiting
+from suite.waiting import patience, wait_for
 
 WAITS_AT = 8
-PATIENCE = 150
 DYNAMIC = {
     "spark_dynamicAllocation_enabled": "true",
     "spark_dynamicAllocation_shuffleTracking_enabled": "true",
@@ -43,8 +43,6 @@ def watched(folder):
     """Return what makes a callback that notes each step, and waits before one of the first life."""
 
     def make(ctx):
-        import time
-
         import keras
 
         class Steps(keras.callbacks.Callback):
@@ -54,8 +52,7 @@ def watched(folder):
                     file.write(f"{step}\n")
                 if ctx.generation == 0 and step == WAITS_AT:
                     (folder / f"here-{ctx.rank}").touch()
-                    while not (folder / "go").exists():
-                        time.sleep(0.01)
+                    wait_for((folder / "go").exists, "the word to go on")
 
         return Steps()
 
@@ -64,13 +61,13 @@ def watched(folder):
 
 def until(holds, job=None):
     """Wait until something holds, as long as a job runs."""
-    give_up = time.monotonic() + PATIENCE
-    while not holds():
+
+    def holds_yet():
         if job is not None and job.done():
             raise AssertionError(f"the job has ended: {job.result()}")
-        if time.monotonic() > give_up:
-            raise TimeoutError(f"{PATIENCE} seconds are over; the job: {job and job.report}")
-        time.sleep(0.02)
+        return holds()
+
+    wait_for(holds_yet, "the job", seen=lambda: job and job.report)
 
 
 def take_worker_back(spark, cluster, name):
@@ -169,7 +166,7 @@ def with_dynamic_allocation(spark, cluster, folder):
 
 def begin_anew(spark, cluster):
     """Return what a job returns that begins when the only executor has been taken back."""
-    wait_for_slots(spark, 1, PATIENCE)
+    wait_for_slots(spark, 1, patience())
     take_worker_back(spark, cluster, *executors(spark))
     until(lambda: task_slots(spark) == 0)
     return distributor_on(spark)(1, strategy="none").run(lambda: "trained").value
@@ -184,7 +181,8 @@ def session(cluster, **settings):
 
 def main(folder, how=None, allocation=None):
     """Print what became of all that is tried, as JSON on the last line."""
-    cloudpickle.register_pickle_by_value(test_resume)
+    for module in (test_resume, waiting):
+        cloudpickle.register_pickle_by_value(module)
     settings = {"spark.decommission.enabled": "true"}
     with StandaloneCluster(workers=3, cores=1, settings=settings) as cluster:
         if how == "anew":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridflow import LocalLauncher
 from gridflow._feed.ingest.base import RankRows
 from gridflow.errors import DataError
+from suite.waiting import wait_for
 
 if TYPE_CHECKING:
     from gridflow._feed.ingest.arrays import ArraySource
@@ -46,8 +48,6 @@ class SlowRows(RankRows):
 
     def batches(self, arriving=()):
         """Yield them."""
-        from pathlib import Path
-
         pace = self.pace
         time.sleep(pace.late)
         sent = 0
@@ -55,10 +55,8 @@ class SlowRows(RankRows):
             for start in range(0, batch.num_rows, pace.rows):
                 if sent == pace.stops_after:
                     raise DataError(f"the source of {name!r} broke off after {sent} batches")
-                while pace.holds_until and start + pace.rows >= batch.num_rows:
-                    if Path(pace.holds_until).exists():
-                        break
-                    time.sleep(0.05)
+                if pace.holds_until and start + pace.rows >= batch.num_rows:
+                    wait_for(Path(pace.holds_until).exists, "the word to go on")
                 yield name, batch.slice(start, pace.rows)
                 sent += 1
                 time.sleep(pace.pause)

@@ -17,6 +17,7 @@ from gridflow import (
     TensorflowDistributor,
 )
 from gridflow.errors import GridflowError, InvalidArgument, StepTimeout, TrainingFailed
+from suite.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -58,20 +59,21 @@ def test_ranks_meet_without_tensorflow_and_in_each_generation(distribute, tmp_pa
         assert "limit 1,048,576" in large
 
 
-def never_meet(ctx):
+def never_meet(ctx, over):
     """Miss one another, in two ways that only one rank can go on from."""
     if ctx.rank == 1:
-        time.sleep(3)
+        wait_for(over.exists, "the end of the other's patience")
         found = [raised(BrokenBarrier, ctx.barrier)]
         found.append(raised(BrokenBarrier, ctx.barrier))
         return found
     found = [raised(BarrierTimeout, lambda: ctx.barrier(timeout=0.3))]
+    over.touch()
     assert issubclass(BarrierTimeout, TimeoutError)
     return found
 
 
-def test_who_waits_for_one_that_never_comes_hears_why(distribute):
-    late, (missed, gone) = distribute().run(never_meet).values
+def test_who_waits_for_one_that_never_comes_hears_why(distribute, tmp_path):
+    late, (missed, gone) = distribute().run(never_meet, tmp_path / "over").values
     began = "ctx.barrier(), the 1st meeting of this rank, was not held in 0.3 seconds: "
     assert late == [began + "worker:1 did not join."]
     assert "worker:1 did not join" in missed
@@ -87,11 +89,9 @@ def test_a_peer_that_raises_ends_those_that_wait_for_it(distribute):
             raise ValueError("no such luck")
         ctx.barrier()
 
-    began = time.monotonic()
     with pytest.raises(TrainingFailed) as caught:
         distribute().run(train)
     assert "no such luck" in caught.value.first.summary
-    assert time.monotonic() - began < 60
 
 
 def alone(ctx):

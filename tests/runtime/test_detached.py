@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 import psutil
@@ -19,6 +18,7 @@ from gridflow import (
     errors,
 )
 from gridflow.testing.cluster import wait_for_slots
+from suite.waiting import patience, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,14 +90,11 @@ def test_agents_end_with_their_executor_and_are_missed(spark, tmp_path):
     victim = min(tasks.map(executor).collect())
     os.kill(victim, 9)
     with pytest.raises(errors.TaskLost, match="executor") as caught:
-        job.result(timeout=60)
+        job.result(timeout=patience())
     assert caught.value.first.task in {"worker:0", "worker:1"}
     pids = [int(name) for name in os.listdir(folder)]
     assert len(pids) == 2
-    give_up = time.monotonic() + 10
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < give_up:
-        time.sleep(0.1)
-    assert not any(map(psutil.pid_exists, pids))
+    wait_for(lambda: not any(map(psutil.pid_exists, pids)), "the end of its processes")
     wait_for_slots(spark, 2)  # Spark replaces it
 
 
@@ -105,7 +102,7 @@ def test_a_job_that_is_cancelled_before_its_agents_are_there_ends_at_once(spark)
     job = detached(spark, deadlines=Deadlines(shutdown=1000)).start(count)
     job.cancel()
     with pytest.raises(errors.JobCancelled):
-        job.result(timeout=100)
+        job.result(timeout=patience())
     wait_for_slots(spark, 2)
 
 

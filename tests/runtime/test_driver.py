@@ -17,6 +17,7 @@ import gridflow
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task
+from suite.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ def test_ctrl_c_in_the_driver_ends_everything_in_order(driver):
     driver.send_signal(signal.SIGINT)
     rest = driver.stdout.read()
     assert "interrupted in order" in rest
-    assert driver.wait(30) == 0
+    assert driver.wait(patience()) == 0
 
 
 def kill_own_executor():
@@ -108,9 +109,8 @@ def test_a_killed_executor_is_reported_as_lost_once_no_training_process_is_left(
         from pathlib import Path
 
         Path(folder, str(os.getpid())).touch()
-        while ctx.rank == 1 and len(os.listdir(folder)) < 2:
-            time.sleep(0.1)
         if ctx.rank == 1:
+            wait_for(lambda: len(os.listdir(folder)) == 2, "the other rank")
             kill()
         time.sleep(60)
 
@@ -159,7 +159,7 @@ def run_alone(text, **environment):
         [sys.executable, "-c", text],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(),
         check=False,
         env={**os.environ, **environment},
     )
@@ -193,7 +193,7 @@ def run_script(scratch):
     kept.stdin.close()
     kept.stdout.close()
     try:
-        kept.wait(30)
+        kept.wait(patience())
     except subprocess.TimeoutExpired:
         os.killpg(kept.pid, signal.SIGKILL)
         kept.wait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from slow_rows import Pace, SlowLauncher
@@ -14,6 +16,7 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
 )
+from suite.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -275,12 +278,9 @@ def test_on_spark_steps_are_made_while_the_stage_still_computes_rows(spark, tmp_
     launcher = SparkLauncher(spark, repartition="never")  # executors run this Python from now on
 
     def holding(batches):
-        import time
-        from pathlib import Path
-
         for number, batch in enumerate(batches):
-            while number == 5 and not Path(go).exists():
-                time.sleep(0.05)
+            if number == 5:
+                wait_for(Path(go).exists, "the first steps")
             yield batch
 
     numbers = spark.range(0, 120_000, 1, 2).mapInArrow(holding, "id long")
@@ -299,13 +299,9 @@ def test_on_spark_rows_that_can_not_be_computed_end_the_job_in_the_first_epoch(s
     launcher = SparkLauncher(spark, repartition="never")  # executors run this Python from now on
 
     def failing(batches):
-        import time
-        from pathlib import Path
-
         for number, batch in enumerate(batches):
-            while number == 5 and not Path(go).exists():
-                time.sleep(0.05)
             if number == 5:
+                wait_for(Path(go).exists, "the first steps")
                 raise ValueError("these rows are cursed")
             yield batch
 

@@ -9,6 +9,7 @@ import pytest
 
 from gridflow._agent import heartbeat
 from gridflow._wire.commands import Close
+from suite.waiting import patience
 
 EAGER, INTERVAL, QUIET = 0.05, 0.2, 1.0
 
@@ -21,7 +22,7 @@ class Coordinator:
         self.coordinator_gone = False
 
     def exchange(self):
-        return self.commands.get(timeout=20)
+        return self.commands.get(timeout=patience())
 
     def wait(self, with_lines, without):
         self.pauses.put((with_lines, without))
@@ -41,7 +42,7 @@ def agent(monkeypatch):
     def pause(*commands, after=0.0):
         clock[0] += after
         coordinator.commands.put(list(commands))
-        return coordinator.pauses.get(timeout=20)
+        return coordinator.pauses.get(timeout=patience())
 
     pause.quiet = quiet
     yield pause

@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from gridflow._agent.folder import temporary_folder
+from suite.waiting import wait_for
 
 _MAKER = """
-import sys, time
+import sys
 from gridflow._agent.folder import temporary_folder
 
 with temporary_folder("gridflow-made-", sys.argv[1]) as folder:
     print(folder, flush=True)
-    time.sleep(60)
+    sys.stdin.read()
+"""
+#: The first round comes at once, the next ones when they are wanted.
+_SLEEP = """#!/bin/sh
+[ "$1" = 0 ] || until [ -e {go} ]; do /bin/sleep 0.01; done
 """
 
 
-def wait_until_gone(folder: Path):
-    """Wait for a folder's end."""
-    give_up = time.monotonic() + 8
-    while folder.exists():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
-
-
-def killed_maker(root):
-    """Let a process make a folder, and kill it; return the folder, and when that was."""
-    command = [sys.executable, "-c", _MAKER, str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as maker:
+def killed_maker(root, go):
+    """Let a process make a folder, and kill it; return the folder."""
+    sleep = root / "sleep"
+    sleep.write_text(_SLEEP.format(go=go))
+    sleep.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-c", _MAKER, str(root)],
+        env={**os.environ, "PATH": f"{root}:{os.environ['PATH']}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as maker:
         folder = Path(maker.stdout.readline().strip())
         assert folder.stat().st_mode & 0o777 == 0o700
         maker.kill()
-        return folder, time.monotonic()
+    return folder
 
 
 @pytest.mark.slow
 def test_what_a_killed_makers_children_make_once_more_is_deleted_too(tmp_path, no_leaks):
     """They are being killed as well, but live for some milliseconds longer."""
-    for _ in range(20):
-        folder, killed = killed_maker(tmp_path)
-        wait_until_gone(folder)
-        (folder / "results").mkdir(parents=True)
-        if time.monotonic() - killed < 0.2:  # else this process had to wait for its turn
-            wait_until_gone(folder)
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-    pytest.fail("the machine is too slow to tell")
+    folder = killed_maker(tmp_path, tmp_path / "go")
+    wait_for(lambda: not folder.exists(), "the end of the folder")
+    (folder / "results").mkdir(parents=True)
+    (tmp_path / "go").touch()
+    wait_for(lambda: not folder.exists(), "its end once more")
 
 
 def test_nothing_is_left_of_a_block_that_fails(tmp_path, no_leaks):

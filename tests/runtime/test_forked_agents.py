@@ -16,6 +16,7 @@ import pytest
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
 from gridflow._launch import local_agents
 from gridflow.errors import TaskLost
+from suite.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def fresh_server():
     def retire():
         for server in local_agents._servers:
             server.retire()
-            server.process.wait(20)
+            server.process.wait(patience())
         local_agents._servers.clear()
 
     retire()
@@ -70,13 +71,6 @@ def facts_of_agent():
 
 def is_alive(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
-def wait_until(condition, seconds=30.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it never came true"
-        time.sleep(0.05)
 
 
 def test_agents_come_from_one_process_and_are_what_started_ones_are(
@@ -106,7 +100,7 @@ def test_what_libraries_may_see_at_import_makes_another_process(run, fresh_serve
     monkeypatch.setenv("OF_THE_DRIVER", "new")
     other, found = run(lambda: facts()).value
     assert other != server
-    wait_until(lambda: not is_alive(server))  # nobody asks it any more
+    wait_for(lambda: not is_alive(server), "the end of the server")  # nobody asks it any more
     assert Path(f"/proc/{other}/environ").read_text().count("OF_THE_DRIVER=new") == 1
     assert found["environment"] == "new"
 
@@ -114,7 +108,7 @@ def test_what_libraries_may_see_at_import_makes_another_process(run, fresh_serve
 def test_it_ends_when_it_was_idle(run, fresh_server):
     facts = facts_of_agent
     server, _ = run(lambda: facts(), launch_options=LaunchOptions(warm_seconds=0.5)).value
-    wait_until(lambda: not is_alive(server))
+    wait_for(lambda: not is_alive(server), "the end of the server")
     assert run(lambda: facts(), launch_options=LaunchOptions(warm_seconds=0.5)).value[0] != server
 
 
@@ -168,11 +162,13 @@ def test_nothing_stays_when_the_driver_is_killed(tmp_path):
     driver = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])
     try:
         places = [tmp_path / f"rank-{rank}" for rank in range(2)]
-        wait_until(lambda: all(place.exists() and place.read_text() for place in places))
+        wait_for(
+            lambda: all(place.exists() and place.read_text() for place in places), "both ranks"
+        )
         there = [int(each) for place in places for each in place.read_text().split()]
         there.append(psutil.Process(there[0]).ppid())
         assert all(is_alive(each) for each in there)
     finally:
         driver.kill()
         driver.wait()
-    wait_until(lambda: not any(is_alive(each) for each in there))
+    wait_for(lambda: not any(map(is_alive, there)), "the end of all processes")

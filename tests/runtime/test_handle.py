@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from gridflow import JobCancelled, LocalLauncher, TensorflowDistributor, errors
+from suite.waiting import patience, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -25,7 +26,6 @@ def distributor(distribute):
 
 def waits(ctx, folder):
     """Say that it is here, make steps, and wait to be told to go on."""
-    import time
     from pathlib import Path
 
     print(f"{ctx.task} is here", flush=True)
@@ -39,20 +39,15 @@ def waits(ctx, folder):
     return ctx.rank
 
 
-def wait_for(path):
-    while not path.exists():
-        time.sleep(0.05)
-
-
 def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
     handle = distributor.start(waits, str(tmp_path))
-    handle.wait_until("training", timeout=120)
+    handle.wait_until("training", timeout=patience())
     assert handle.state == "training"
     assert not handle.done()
     with pytest.raises(TimeoutError, match="the job is training"):
         handle.result(timeout=0.1)
-    while set(handle.report.tasks) != {"worker:0", "worker:1"}:
-        time.sleep(0.05)
+    both = {"worker:0", "worker:1"}
+    wait_for(lambda: set(handle.report.tasks) == both, "both", seen=lambda: handle.report)
     report = handle.report
     assert report.state == "training"
     assert report.tasks["worker:1"].place.step >= 1
@@ -60,7 +55,7 @@ def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
     assert handle.logs("worker:1") == "worker:1 is here\n"
     assert re.search(r"training<.*worker:1<.*train<", handle._repr_html_(), re.DOTALL)
     (tmp_path / "go").touch()
-    assert handle.result(timeout=60).values == [0, 1]
+    assert handle.result(timeout=patience()).values == [0, 1]
     assert handle.state == "succeeded"
     handle.wait_until("evaluating")  # it never was, and nobody waits for ever
     handle.cancel()
@@ -73,12 +68,11 @@ def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
 
 def test_a_job_that_is_cancelled_ends_with_all_that_it_started(distributor, tmp_path):
     handle = distributor.start(waits, str(tmp_path))
-    while len(list(tmp_path.glob("here-*"))) < 2:
-        time.sleep(0.05)
+    wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2, "both ranks")
     pids = [int(path.read_text()) for path in tmp_path.glob("here-*")]
     handle.cancel()
     with pytest.raises(JobCancelled, match="was cancelled in state training"):
-        handle.result(timeout=60)
+        handle.result(timeout=patience())
     assert handle.state == "cancelled"
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -94,8 +88,8 @@ def test_two_jobs_of_one_distributor_run_at_the_same_time(tmp_path):
     async def both():
         handles = [distributor.start(waits, str(folder)) for folder in folders]
         for handle, folder in zip(handles, folders, strict=True):
-            await asyncio.to_thread(handle.wait_until, "training", 120)
-            await asyncio.to_thread(wait_for, folder / "here-0")
+            await asyncio.to_thread(handle.wait_until, "training", patience())
+            await asyncio.to_thread(wait_for, (folder / "here-0").exists, "its function")
         for folder in folders:
             (folder / "go").touch()
         return [await handle for handle in handles]
@@ -119,7 +113,7 @@ def test_what_a_job_fails_with_is_raised_by_whoever_asks():
     assert re.search(r">failed<.*TrainingFailed: .*ValueError: no", handle._repr_html_(), re.DOTALL)
 
 
-def run_program(text, folder, timeout):
+def run_program(text, folder):
     """Run a program that is given a folder; return what it printed."""
     script = folder / "program.py"
     script.write_text(text)
@@ -128,7 +122,7 @@ def run_program(text, folder, timeout):
         check=True,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=patience(),
     )
     return done.stdout
 
@@ -157,7 +151,7 @@ if __name__ == "__main__":
 
 def test_a_script_that_is_over_ends_the_jobs_that_it_started(tmp_path):
     # Its tasks are heard to the end: nothing is waited for in vain.
-    printed = run_program(PROGRAM, tmp_path, timeout=120)
+    printed = run_program(PROGRAM, tmp_path)
     assert "the script is over" in printed
     assert "cancelled: ending all tasks" in printed
     assert not psutil.pid_exists(int(Path(tmp_path, "pid").read_text()))
@@ -191,5 +185,5 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c_is_heard_whichever_thread_it_is_delivered_to(tmp_path):
-    printed = run_program(INTERRUPTED, tmp_path, timeout=60)
+    printed = run_program(INTERRUPTED, tmp_path)
     assert "interrupted in order" in printed

@@ -17,6 +17,7 @@ from gridflow._spec.place import Place
 from gridflow._wire.child import MadeCheckpoint, Returned
 from gridflow._wire.reports import Failed, Succeeded
 from gridflow.errors import WireError
+from suite.waiting import patience
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +169,7 @@ def test_a_driver_that_holds_the_gil_for_longer_than_its_heartbeat_loses_no_agen
         [sys.executable, "-c", PAUSED + HOLDS_THE_GIL],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience(),
         check=False,
     )
     assert "value 0" in done.stdout, done.stdout + done.stderr

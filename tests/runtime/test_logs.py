@@ -15,6 +15,7 @@ import pytest
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow._agent.noise import silencer
 from gridflow.errors import TrainingFailed
+from suite.waiting import patience, wait_for
 
 
 def chatter(ctx, lines):
@@ -150,13 +151,8 @@ def test_lines_arrive_while_the_task_still_runs(distribute, capsys, tmp_path):
     flag = tmp_path / "seen"
 
     def train(ctx):
-        import time
-
         print("waiting for you", flush=True)
-        give_up = time.monotonic() + 60
-        while not flag.exists() and time.monotonic() < give_up:
-            time.sleep(0.05)
-        return flag.exists()
+        return wait_for(flag.exists, "the driver, which sees this line")
 
     import sys
 
@@ -244,7 +240,7 @@ def test_a_driver_whose_output_nobody_reads_ends_its_job_well(tmp_path, kind):
     os.close(theirs)
     try:
         # Not a word is read: neither the job nor the interpreter's end waits for it.
-        code = driver.wait(120)
+        code = driver.wait(patience())
     finally:
         driver.kill()
         driver.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed, cli
+from suite.waiting import patience
 
 pytestmark = pytest.mark.slow
 QUIET = {"logs": "none", "progress": False}
@@ -68,7 +69,7 @@ def test_a_run_goes_on_after_a_failure_and_is_not_trained_again_after_its_succes
 
     again = TensorflowDistributor(1, **options)
     handle = again.start(trains, str(tmp_path))
-    recorded = handle.result(timeout=10)
+    recorded = handle.result(timeout=patience())
     assert "nothing is trained again" in capsys.readouterr().out
     assert (tmp_path / "epochs").read_text().split() == ["0", "1", "2"]
     assert recorded.value == {"answer": 42}
@@ -88,7 +89,7 @@ def test_a_job_that_is_cancelled_says_so(tmp_path):
     handle = distributor.start(print)
     handle.cancel()
     with pytest.raises(Exception, match="cancelled"):
-        handle.result(timeout=60)
+        handle.result(timeout=patience())
     said = result_of(Path(handle.job_dir))
     assert (said["state"], said["exit_code"]) == ("cancelled", 130)
 

@@ -22,6 +22,7 @@ from gridflow import (
     TrainingFailed,
 )
 from gridflow._launch.spark import feeders
+from suite.waiting import patience
 
 pytestmark = [
     pytest.mark.slow,
@@ -324,7 +325,7 @@ def test_who_asks_for_a_column_that_cant_be_fed_is_told_why(spark):
         with distributor.start(ask) as job:
             job.feed(frame)
             job.stop()
-            job.result(timeout=120)
+            job.result(timeout=patience())
 
 
 def test_epochs_that_the_function_doesnt_want_any_more_are_left_out(monkeypatch):
@@ -333,7 +334,7 @@ def test_epochs_that_the_function_doesnt_want_any_more_are_left_out(monkeypatch)
 
     def once(*given):
         taken = feed(*given)
-        job.result(timeout=100)  # the next epoch would come after the job's end
+        job.result(timeout=patience())  # the next epoch would come after the job's end
         return taken
 
     monkeypatch.setattr(job._launcher, "feed", once)

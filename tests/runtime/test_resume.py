@@ -18,6 +18,7 @@ from gridflow import LocalLauncher, Restarts, TensorflowDistributor
 from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._spec.place import Place
 from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
+from suite.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -126,18 +127,20 @@ def test_a_checkpoint_that_is_still_being_written_outlives_the_failure(tmp_path)
 
 
 def slow(folder):
-    """Return what makes a callback that notes each step, and gives others time to do something."""
+    """Return what makes a callback that notes each step, and waits in the middle for others."""
 
     def make(ctx):
-        import time
 
         import keras
 
         class Steps(keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
+                step = int(self.model.optimizer.iterations.numpy())
                 with (folder / f"steps-{ctx.rank}-{ctx.generation}").open("a") as file:
-                    file.write(f"{self.model.optimizer.iterations.numpy()}\n")
-                time.sleep(0.2)
+                    file.write(f"{step}\n")
+                time.sleep(0.2)  # a report is on its way
+                if step == 9:
+                    wait_for((folder / "go").exists, "the word to go on")
 
         return Steps()
 
@@ -173,11 +176,10 @@ def test_a_group_that_is_to_move_saves_where_it_stands_and_ends_with_the_same_we
         2, **options, launcher=LocalLauncher(), restarts=Restarts(max_preemptions=1)
     )
     handle = distributor.start(train, None, slow(tmp_path), data=data())
-    give_up = time.monotonic() + 60
-    while "worker:0" not in handle.report.tasks and time.monotonic() < give_up:
-        time.sleep(0.02)
+    wait_for(lambda: "worker:0" in handle.report.tasks, "a step", seen=lambda: handle.report)
     handle._run.agent_leaving(1, 1, "its host is taken back")
-    result = handle.result(timeout=100)
+    (tmp_path / "go").touch()
+    result = handle.result(timeout=patience())
     assert result.preemptions == handle.report.preemptions == 1
     moved, last = result.attempts
     assert (moved.failure.task, moved.failure.kind) == ("worker:1", "preempted")
@@ -194,6 +196,7 @@ def told_by_driver(*arguments):
     driver = Path(__file__).with_name("dynamic_driver.py")
     done = subprocess.run(
         [sys.executable, str(driver), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(driver.parents[1])},  # of the suite
         capture_output=True,
         text=True,
         timeout=400,
@@ -272,15 +275,12 @@ def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(unint
 
 
 def test_one_job_at_a_time_has_a_checkpoint_dir(tmp_path):
-    def waits(ctx, end, value):
-        import time
-        from pathlib import Path
+    end = tmp_path / "end"
 
-        while not Path(end).exists():
-            time.sleep(0.05)
+    def waits(ctx, value):
+        wait_for(end.exists, "the end")
         return value
 
-    end = tmp_path / "end"
     distributor = TensorflowDistributor(
         1,
         "none",
@@ -289,15 +289,15 @@ def test_one_job_at_a_time_has_a_checkpoint_dir(tmp_path):
         progress=False,
         checkpoint_dir=tmp_path / "checkpoints",
     )
-    first = distributor.start(waits, str(end), "first")
+    first = distributor.start(waits, "first")
     try:
         who = rf"in use by job {first.job_dir.name} \(process {os.getpid()} on "
         with pytest.raises(JobExists, match=who):
-            distributor.start(waits, str(end), "second")
+            distributor.start(waits, "second")
     finally:
         end.touch()
     assert first.result().value == "first"
-    assert distributor.run(waits, str(end), "second").value == "second"
+    assert distributor.run(waits, "second").value == "second"
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
@@ -364,7 +364,7 @@ def test_each_fit_has_a_history_of_its_own():
     assert result.history == result.histories[-1]
 
 
-def two_fits(ctx):
+def two_fits(ctx, checkpoints):
     """Die in the second epoch of the second fit, once."""
     import keras
 
@@ -376,7 +376,7 @@ def two_fits(ctx):
     class Dies(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             if ctx.generation == 0 and epoch == 1:
-                time.sleep(1.5)  # the checkpoint of the epoch before arrives
+                wait_for(lambda: list(checkpoints.glob("checkpoint-0001-*")), "one of this fit")
                 os.kill(os.getpid(), signal.SIGKILL)
 
     model.fit(ctx.dataset(**rows), epochs=5, verbose=0, callbacks=ctx.callbacks())
@@ -384,12 +384,13 @@ def two_fits(ctx):
     return model.get_weights()
 
 
-def test_a_restart_in_a_second_fit_goes_on_in_it():
+def test_a_restart_in_a_second_fit_goes_on_in_it(tmp_path):
     x = np.random.default_rng(3).normal(size=(96, 4)).astype("float32")
     rows = {"train": {"x": x, "y": x.sum(axis=1, keepdims=True)}}
+    quiet = {"logs": "none", "progress": False, "launcher": LocalLauncher()}
     distributor = TensorflowDistributor(
-        1, "none", launcher=LocalLauncher(), logs="none", progress=False, max_restarts=1
+        1, "none", **quiet, max_restarts=1, checkpoint_dir=tmp_path, checkpoint_every=1
     )
-    result = distributor.run(two_fits, data=rows)
+    result = distributor.run(two_fits, tmp_path, data=rows)
     assert result.attempts[1].resumed_at in {Place(1, 1, 0), Place(1, 2, 0)}
     assert [len(fit["loss"]) for fit in result.histories] == [5, 3]

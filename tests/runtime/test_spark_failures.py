@@ -12,6 +12,7 @@ import pytest
 
 from gridflow import Deadlines, SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
+from suite.waiting import wait_for
 
 
 @pytest.fixture
@@ -86,16 +87,16 @@ def test_a_task_before_the_agents_that_dies_is_no_lost_rank(spark, quiet):
 def test_a_job_that_somebody_cancels_ends_with_all_its_processes(spark, quiet, tmp_path):
     def train(ctx, folder):
         import os
-        import time
         from pathlib import Path
 
         Path(folder, str(os.getpid())).touch()
         time.sleep(60)
 
     def cancel():
-        while len(list(tmp_path.iterdir())) < 2:
-            time.sleep(0.1)
-        spark.sparkContext.cancelAllJobs()
+        try:
+            wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks")
+        finally:
+            spark.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=cancel)
     thread.start()
@@ -107,7 +108,6 @@ def test_a_job_that_somebody_cancels_ends_with_all_its_processes(spark, quiet, t
 
 def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsys):
     def sleep(batches):
-        import time
 
         time.sleep(60)
         yield from batches
@@ -127,8 +127,7 @@ def test_slots_that_are_taken_are_named_with_what_takes_them(spark, quiet, capsy
     thread = threading.Thread(target=occupy)
     thread.start()
     try:
-        while at_work() < 2:
-            time.sleep(0.1)
+        wait_for(lambda: at_work() == 2, "a task in each slot", seen=at_work)
         words = r"2 task slots.*in use: stage \d+ .* runs 2 of"
         with pytest.raises(errors.StartTimeout, match=words):
             quiet(start_timeout=8).run(print)

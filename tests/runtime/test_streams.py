@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 from gridflow import InvalidArgument, SparkLauncher, TensorflowDistributor
 from suite import kafka
+from suite.waiting import wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -114,11 +114,9 @@ def kill(folder, **changes):
         start_new_session=True,
     )
     try:
-        give_up = time.monotonic() + 200
-        while not (folder / "stopped").exists():
-            assert driver.poll() is None
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
+        stopped = folder / "stopped"
+        wait_for(lambda: stopped.exists() or driver.poll() is not None, "the place to kill it")
+        assert stopped.exists(), "the driver has ended"
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -176,9 +174,7 @@ def test_a_dstream_is_fed_as_its_rdds_come(spark):
     with distributor.start(rows) as job:
         assert job.feed(context.queueStream(parts), columns=["x"]) == 0
         context.start()
-        give_up = time.monotonic() + 120
-        while job._run.streams.rows_pushed < 6:
-            assert time.monotonic() < give_up
-            time.sleep(0.1)
+        streams = job._run.streams
+        wait_for(lambda: streams.rows_pushed >= 6, "six rows", seen=lambda: streams.rows_pushed)
         context.stop(stopSparkContext=False, stopGraceFully=True)
     assert job.result().value == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ from gridflow._agent.environment import describe
 from gridflow._agent.forkserver import client, safety
 from gridflow._agent.forkserver.server import TrainingForkServer
 from gridflow._wire.channel import Channel
+from suite.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +50,6 @@ def is_server(pid):
         process = psutil.Process(pid)
         return SERVER in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def wait_until(condition, seconds=20.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it never came true"
-        time.sleep(0.05)
 
 
 def facts():
@@ -213,13 +206,13 @@ def test_a_server_that_is_frozen_is_ended_and_done_without(run):
     result = run(lambda: "trained")
     assert result.value == "trained"
     assert "instead of forking one: the fork server is frozen" in result.logs(0)
-    wait_until(lambda: not is_server(frozen))
+    wait_for(lambda: not is_server(frozen), "the end of the server")
 
 
 def test_a_server_is_ended_after_its_idle_time(run):
     find_server = server_of_this_task
     server = run(lambda: find_server(), launch_options=LaunchOptions(warm_seconds=0.5)).value
-    wait_until(lambda: not is_server(server))
+    wait_for(lambda: not is_server(server), "the end of the server")
 
 
 def test_without_warm_seconds_there_is_no_server(run):
@@ -317,7 +310,7 @@ assert numpy.linalg.inv(numpy.eye(3)).sum() == 3.0 and pyarrow.array([1, 2]).to_
 
 
 def test_code_of_libraries_isnt_kept_mapped_and_still_runs():
-    subprocess.run([sys.executable, "-c", LETS_GO], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LETS_GO], check=True, timeout=patience())
 
 
 @pytest.fixture
@@ -328,7 +321,7 @@ def servers():
     yield client.ForkServers(60, describe(), owner=os.getpid()), environment
     for server in [each for each in client._started if each not in before]:
         server.terminate()
-        server.wait(20)
+        server.wait(patience())
 
 
 def fork(servers, folder, **changes):
@@ -355,7 +348,7 @@ def fork(servers, folder, **changes):
 
 def end(guardian, channel, output):
     guardian.terminate()
-    guardian.wait(10)
+    guardian.wait(patience())
     channel.close()
     os.close(output)
 
@@ -374,7 +367,7 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
     # On a busy machine the server may still close what it had of the last one.
     fewest = [min(files for _, files, _ in part) for part in (seen[1:6], seen[-5:])]
     assert fewest[0] == fewest[1]
-    wait_until(lambda: len(server.children()) == 1)  # its janitor
+    wait_for(lambda: len(server.children()) == 1, "its janitor alone", seen=server.children)
 
 
 STARTS_A_SERVER = """
@@ -391,7 +384,7 @@ def test_in_a_container_of_yarn_no_process_is_forked_where_nobody_counts_it(
 ):
     words = [sys.executable, "-c", STARTS_A_SERVER, str(os.getpid())]
     environment = {**servers[1], "COUNTED": "by parents"}
-    subprocess.run(words, env=environment, check=True, timeout=60)
+    subprocess.run(words, env=environment, check=True, timeout=patience())
     # Its agent has ended; elsewhere that doesn't matter.
     guardian, channel, output, pid = fork(servers, tmp_path, COUNTED="by parents")
     orphan = psutil.Process(psutil.Process(pid).parent().ppid())
@@ -401,14 +394,14 @@ def test_in_a_container_of_yarn_no_process_is_forked_where_nobody_counts_it(
     guardian, channel, output, pid = fork(servers, tmp_path, COUNTED="by parents")
     assert psutil.Process(psutil.Process(pid).parent().ppid()).ppid() == os.getpid()
     end(guardian, channel, output)
-    wait_until(lambda: not orphan.is_running())
+    wait_for(lambda: not orphan.is_running(), "the end of the server")
 
 
 def test_a_process_dies_with_what_it_started_when_its_agent_lets_go(servers, tmp_path):
     guardian, channel, output, pid = fork(servers, tmp_path)
     assert psutil.Process(pid).cmdline()[1:] == ["-m", "gridflow._training.main"]
     guardian._connection.shutdown(socket.SHUT_RDWR)  # as the kernel does when the agent dies
-    wait_until(lambda: not psutil.pid_exists(pid))
+    wait_for(lambda: not psutil.pid_exists(pid), "the end of the process")
     end(guardian, channel, output)
 
 
@@ -451,7 +444,7 @@ def test_another_environment_has_another_server_and_three_are_the_most(servers, 
         found.append(psutil.Process(pid).parent().ppid())
         end(guardian, channel, output)
     assert len(set(found)) == 5
-    wait_until(lambda: sum(map(is_server, found)) <= 3)
+    wait_for(lambda: sum(map(is_server, found)) <= 3, "the end of all but three servers")
     assert is_server(found[-1])
 
 
@@ -482,7 +475,7 @@ def test_a_server_whose_number_cannot_be_read_is_replaced(servers, tmp_path, tex
         end(guardian, channel, output)
     assert len(found - {server.pid}) == 1
     assert server.pid not in found
-    wait_until(lambda: not is_server(server.pid))
+    wait_for(lambda: not is_server(server.pid), "the end of the server")
 
 
 def test_a_full_disk_leaves_no_server_without_a_number(servers, tmp_path, monkeypatch):
@@ -494,7 +487,7 @@ def test_a_full_disk_leaves_no_server_without_a_number(servers, tmp_path, monkey
     with pytest.raises(client.NotForked, match="No space left"):
         fork(servers, tmp_path, NUMBERED="never")
     (started,) = [each for each in client._started if each not in before]
-    assert started.wait(20) == -signal.SIGKILL
+    assert started.wait(patience()) == -signal.SIGKILL
 
 
 def test_the_lock_of_a_frozen_agent_is_not_waited_for_for_ever(servers, tmp_path, monkeypatch):
@@ -565,9 +558,9 @@ def test_a_server_ends_with_its_driver_or_its_spark_application(target, tmp_path
         if target == "driver":
             assert is_server(int(first))
         else:  # it ends at spark.stop(), while the driver goes on
-            wait_until(lambda: not is_server(int(first)))
+            wait_for(lambda: not is_server(int(first)), "the end of the server")
         os.killpg(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not is_server(int(first)))
+    wait_for(lambda: not is_server(int(first)), "the end of the server")
 
 
 def test_a_server_knows_its_owner_by_more_than_its_number(tmp_path):

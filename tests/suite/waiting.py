@@ -10,7 +10,8 @@ from typing import Final
 _CALM: Final = 120.0
 #: Below the time of a test, whose end would say less than who waits.
 _MOST: Final = 240.0
-_PAUSE: Final = 0.02
+#: Between two looks, of which the first come fast and all of them may be dear.
+_PAUSES: Final = (0.005, 0.2)
 
 
 def patience():
@@ -41,7 +42,7 @@ def wait_for(condition, what, *, seen=None, ignoring=()):
     AssertionError
         What was waited for in vain, and what was seen last.
     """
-    began = time.monotonic()
+    began, (pause, longest) = time.monotonic(), _PAUSES
     while True:
         try:
             last = condition()
@@ -54,4 +55,5 @@ def wait_for(condition, what, *, seen=None, ignoring=()):
         if waited > patience():
             last = repr(last) if seen is None else seen()
             raise AssertionError(f"waited {waited:.0f} seconds for {what}; seen last: {last}")
-        time.sleep(_PAUSE)
+        time.sleep(pause)
+        pause = min(1.5 * pause, longest)

@@ -148,7 +148,9 @@ class Yarn:
     def _all_known(self):
         site = (self.conf / "yarn-site.xml").read_text()
         address = re.search(r"yarn.resourcemanager.webapp.address</name><value>([^<]+)", site)[1]
-        with urllib.request.urlopen(f"http://{address}/ws/v1/cluster/nodes", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"http://{address}/ws/v1/cluster/nodes", timeout=patience()
+        ) as answer:
             return json.load(answer)["nodes"]["node"]
 
     def _exclude(self, host, *words):

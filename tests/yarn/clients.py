@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import pytest
 from gridflow._files import transfer
 from gridflow._files.systems import where
 from suite.stores import fetch_hadoop
+from suite.waiting import patience, wait_for
 
 MODEL = "hdfs://cluster/user/tests/models/rows.keras"
 CHECKPOINTS = "hdfs://cluster/user/tests/checkpoints/rows"
@@ -116,7 +116,7 @@ class Client:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                timeout=240,
+                timeout=patience(),
                 check=False,
             )
         said = (self.folder / log).read_text(errors="replace")
@@ -141,13 +141,15 @@ class Notebook:
         source = function if isinstance(function, str) else inspect.getsource(function)
         self._connection.send((source, getattr(function, "__name__", None), arguments))
 
-    def answer(self, seconds=200):
+    def said(self):
+        """Return the last that the session has printed."""
+        return self._log.read_text(errors="replace")[-8000:]
+
+    def answer(self):
         """Return what the function returned."""
-        give_up = time.monotonic() + seconds
-        while not self._connection.poll(1):
-            assert time.monotonic() < give_up, self._log.read_text(errors="replace")[-8000:]
+        wait_for(self._connection.poll, "an answer", seen=self.said)
         value, error = self._connection.recv()
-        assert error is None, f"{error}\n{self._log.read_text(errors='replace')[-4000:]}"
+        assert error is None, f"{error}\n{self.said()}"
         return value
 
     def __call__(self, function, *arguments):

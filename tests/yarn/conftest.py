@@ -12,6 +12,8 @@ import psutil
 import pytest
 from clients import Client, Notebook, blocks
 
+from suite.waiting import patience
+
 
 @pytest.fixture(autouse=True)
 def _no_leaks(no_leaks):
@@ -57,7 +59,7 @@ def notebook(client):
             stderr=out,
         )
         try:
-            listener._listener._socket.settimeout(200)
+            listener._listener._socket.settimeout(patience())
             with listener.accept() as connection:
                 yield Notebook(connection, log)
         finally:
@@ -68,7 +70,7 @@ def _end(process):
     """Wait for the session to end, as it does when nobody is connected any more."""
     all_of_it = psutil.Process(process.pid).children(recursive=True)
     try:
-        process.wait(40)
+        process.wait(patience())
     except subprocess.TimeoutExpired:
         for each in (process, *all_of_it):
             each.kill()

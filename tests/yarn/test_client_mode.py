@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from clients import check_the_model_in_hdfs, has_executors_alone
 from gridflow._files import transfer
 from gridflow._files.systems import where
 from gridflow._spec.place import Place
+from suite.waiting import wait_for
 
 #: Keras' own, when a model is read.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -131,10 +131,8 @@ def train_until_a_node_dies(spark, checkpoints):
 
 def test_a_job_goes_on_when_a_node_dies_under_it(notebook, yarn, tmp_path):
     notebook.begin(train_until_a_node_dies, str(tmp_path))
-    give_up = time.monotonic() + 120
-    while not (tmp_path / "checkpoint-0000-000000-000000006.npz").exists():
-        assert time.monotonic() < give_up, notebook.answer(1)
-        time.sleep(0.1)
+    checkpoint = tmp_path / "checkpoint-0000-000000-000000006.npz"
+    wait_for(checkpoint.exists, "a checkpoint", seen=notebook.said)
     (victim,) = [node for node in ("node-0", "node-1") if has_executors_alone(yarn, node)]
     yarn.kill(victim)
     try:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from clients import executors_of, has_executors_alone
 
-_DRIVERS = Path(__file__).parents[1] / "runtime"
+from suite.waiting import wait_for
+
+_TESTS = Path(__file__).parents[1]
 _STEPS = 18
 
 
-def train_twice(spark, drivers, folder):
+def train_twice(spark, tests, folder):
     """Train without and with a drain; the job waits for it before a step."""
     import pathlib
     import sys
 
     import cloudpickle
 
-    sys.path.insert(0, drivers)
+    sys.path[:0] = [f"{tests}/runtime", tests]
     import dynamic_driver
     import test_resume
 
-    for module in (dynamic_driver, test_resume):
+    for module in (dynamic_driver, test_resume, dynamic_driver.waiting):
         cloudpickle.register_pickle_by_value(module)
     folder, data = pathlib.Path(folder), {"train": dynamic_driver.frame(spark)}
     distributor = dynamic_driver.distributor_on(spark)
@@ -35,11 +36,8 @@ def train_twice(spark, drivers, folder):
 
 @pytest.mark.timeout(600)
 def test_a_job_leaves_a_node_that_is_drained_and_loses_at_most_one_step(notebook, yarn, tmp_path):
-    notebook.begin(train_twice, str(_DRIVERS), str(tmp_path))
-    give_up = time.monotonic() + 200
-    while len(list(tmp_path.glob("here-*"))) < 2:
-        assert time.monotonic() < give_up, notebook.answer(1)
-        time.sleep(0.1)
+    notebook.begin(train_twice, str(_TESTS), str(tmp_path))
+    wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2, "both ranks", seen=notebook.said)
     drained, left = sorted(
         ("node-0", "node-1"), key=lambda node: not has_executors_alone(yarn, node)
     )
