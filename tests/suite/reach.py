@@ -1,4 +1,4 @@
-"""Which test files run which of gridflow's modules: written by --record, asked by --changed.
+"""Which test files run which of gridflow's modules: written by --reach, asked by --changed.
 
 A module counts as run by a test file if a function of it was executed, in any process that the
 file's tests started, but for the executors of the suite's Spark cluster: all of them share those.
@@ -10,10 +10,14 @@ import ast
 import importlib
 import json
 import os
+import shutil
 import sys
 import sysconfig
+import tempfile
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 #: Where the processes of a run write what they reached, and for which test file.
 FOLDER = "GRIDFLOW_TEST_REACH"
@@ -24,6 +28,32 @@ RECORD = ROOT / "tests" / "reach.json"
 #: So many test files are kept for a module: those that run the fewest others.
 _MOST = 12
 _HOOK = Path(sysconfig.get_paths()["purelib"], "gridflow_test_reach.pth")
+
+
+def pytest_addoption(parser):
+    parser.getgroup("gridflow").addoption(
+        "--reach",
+        action="store_true",
+        help="write which modules the tests run into tests/reach.json; they take longer",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("reach") and not hasattr(config, "workerinput"):
+        config.reached = Path(tempfile.mkdtemp(prefix="reached-"))
+        start(config.reached)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    works_for(item.path.relative_to(TESTS).as_posix())
+    return (yield)
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "reached"):
+        finish(config.reached)
+        shutil.rmtree(config.reached)
 
 
 def start(folder):
@@ -42,7 +72,7 @@ def finish(folder):
     """Update the record of the test files that have run."""
     _HOOK.unlink()
     reached, bodies = defaultdict(set), {}
-    for path in folder.iterdir():
+    for path in folder.glob("*.json"):
         found = json.loads(path.read_text())
         for module, lines in found["lines"].items():
             if module not in bodies:

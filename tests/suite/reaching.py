@@ -34,8 +34,9 @@ def write():
         for file in data.measured_files()
     }
     if lines:
-        path = Path(os.environ[FOLDER], f"{os.getpid()}-{uuid.uuid4().hex}.json")
+        path = Path(os.environ[FOLDER], f"{os.getpid()}-{uuid.uuid4().hex}.part")
         path.write_text(json.dumps({"test": os.environ.get(TEST), "lines": lines}))
+        path.rename(path.with_suffix(".json"))
     _tracer.erase()
     _tracer.start()
 

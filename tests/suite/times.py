@@ -9,14 +9,8 @@ from __future__ import annotations
 import collections
 import functools
 import json
-import shutil
-import tempfile
 import time
 from pathlib import Path
-
-import pytest
-
-from suite import reach
 
 RECORD = Path(__file__).parents[1] / "durations.json"
 #: A test that takes so many times its record is named, if it took some seconds.
@@ -33,20 +27,8 @@ def pytest_addoption(parser):
     parser.getgroup("gridflow").addoption(
         "--record",
         action="store_true",
-        help="write how long the tests take, and which modules they run, into tests/*.json",
+        help="write how long the tests take into tests/durations.json",
     )
-
-
-def pytest_configure(config):
-    if config.getoption("record") and not hasattr(config, "workerinput"):
-        config.reached = Path(tempfile.mkdtemp(prefix="reached-"))
-        reach.start(config.reached)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    reach.works_for(item.path.relative_to(reach.TESTS).as_posix())
-    return (yield)
 
 
 @functools.cache
@@ -76,8 +58,6 @@ def pytest_terminal_summary(terminalreporter, config):
                     slow.add(test)
     if config.getoption("record"):
         _update(tests, slow)
-        reach.finish(config.reached)
-        shutil.rmtree(config.reached)
     if len(tests) < _WORTH_TELLING:
         return
     folders, numbers = collections.Counter(), collections.Counter()
