@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples browser demo test test-all quick lint conformance next matrix bench docs dist release clean
+.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples browser demo test test-all record quick lint conformance next matrix bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -71,11 +71,19 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
 AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
-test: torch examples jar sparks hadoop classes browser .venv/.docs  ## each feature once; CHANGED=1: what a change concerns
-	$(PY) -m pytest $(AT_ONCE) $(OPTIONS)
+TESTED := torch examples jar sparks hadoop classes browser .venv/.docs
+WITH_PRODUCTS := $(TESTED) pythons kafka tables
 
-test-all: torch examples jar sparks pythons hadoop kafka tables classes browser .venv/.docs  ## the same with all products in full, on all versions: for a release
-	$(PY) -m pytest $(AT_ONCE) --all
+test:  ## each feature once, in twelve minutes; CHANGED=1: what the last changes concern
+	@$(MAKE) --no-print-directory -j 2 $(TESTED)
+	$(PY) -m pytest $(AT_ONCE) $(if $(CHANGED),--changed=$(CHANGED)) $(OPTIONS)
+
+test-all:  ## everything, on all versions; PART=2/6: one of six parts, for the background
+	@$(MAKE) --no-print-directory -j 2 $(WITH_PRODUCTS)
+	$(PY) -m pytest $(AT_ONCE) --all $(if $(PART),--part=$(PART)) $(OPTIONS)
+
+record: OPTIONS += --record  ## how long all tests take, into tests/durations.json; PART= as above
+record: test-all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing
 	$(PY) -m pytest $(AT_ONCE) --quick

@@ -210,8 +210,7 @@ def shared(tmp_path):
 def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
     stored, tmp_path, monkeypatch
 ):
-    # No end of a lease is waited for.
-    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
     place = where(f"{stored}/checkpoints")
     first = store_of(tmp_path / "first", place, 1, "first")
     commit(first, 0, 0, 1, label="one", weight=7.0)
@@ -220,6 +219,8 @@ def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
     who = f"job first (process {os.getpid()} on {socket.gethostname()})"
     assert f"{stored}/checkpoints' is in use by {who}" in str(refused.value)
     first.close()
+    # The next one waits for no end of a lease.
+    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", 3600.0)
     said = []
     third = store_of(tmp_path / "third", place, 1, "third", said.append)
     assert (weight_of(third), third.label, said) == (7.0, "one", [])

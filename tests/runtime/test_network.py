@@ -156,7 +156,6 @@ def own_page(ctx, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.full(kind="parameter_server")
 @pytest.mark.parametrize("kind", ["multi_worker_mirrored", "parameter_server", "jax"])
 @pytest.mark.usefixtures("no_leaks")
 def test_a_proxy_is_for_the_users_own_requests(kind, proxy, monkeypatch):
