@@ -419,6 +419,8 @@ def test_a_parameter_server_on_this_machine_is_a_standard_server(printed, job):
 def test_ctrl_c_ends_every_process_without_a_traceback(job):
     command = "command=[sh, -c, 'echo process $$ started; sleep 300']"
     words = [sys.executable, "-m", "gridflow.cli", "run", "-t", "local", job, "--set", command]
+    # As a shell starts what is to run in its background.
+    words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
     started = []
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import io
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an unencodable character mustn't fail it
             stream.reconfigure(errors="backslashreplace")
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Inherited from a script's background; there, too, `kill -INT` ends all that was started.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     words = list(sys.argv[1:] if argv is None else argv)
     parser = make_parser(tfrecord=words[:1] != ["launch"])
     words, command = _split_command(words)
