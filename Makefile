@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch sparks pythons hadoop kafka tables classes examples browser demo test test-all record quick lint conformance next matrix bench docs dist release clean
+.PHONY: help setup torch connect sparks pythons hadoop kafka tables classes examples browser demo test test-all record quick lint conformance next matrix bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -27,10 +27,15 @@ examples: .cache/.examples  ## matplotlib, scikit-learn and notebooks' kernels, 
 	@bash scripts/setup.sh examples
 	@touch $@
 
-# Other versions of Spark, that the tests try the TFRecord jar with.
-sparks: .cache/.sparks  ## the versions of Spark that the tests run on
-.cache/.sparks: tests/suite/sparks.py .venv/.ready
+connect: .cache/.connect  ## what Spark Connect needs besides Spark, for its tests
+.cache/.connect: tests/suite/sparks.py .venv/.ready
 	@$(PY) tests/suite/sparks.py
+	@touch $@
+
+# Other versions of Spark, that the tests try the TFRecord jar with.
+sparks: .cache/.sparks  ## the other versions of Spark that make test-all tries
+.cache/.sparks: tests/suite/sparks.py .cache/.connect
+	@$(PY) tests/suite/sparks.py all
 	@touch $@
 
 pythons: .cache/.pythons  ## environments of other Pythons that this machine has, for make test-all
@@ -71,8 +76,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
 AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
-TESTED := torch examples jar sparks hadoop classes browser .venv/.docs
-WITH_PRODUCTS := $(TESTED) pythons kafka tables
+TESTED := torch examples jar connect hadoop classes browser .venv/.docs
+WITH_PRODUCTS := $(TESTED) sparks pythons kafka tables
 
 test:  ## each feature once, in twelve minutes; CHANGED=1: what the last changes concern
 	@$(MAKE) --no-print-directory -j 2 $(TESTED)

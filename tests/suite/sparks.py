@@ -1,4 +1,4 @@
-"""Packages that tests need beside those of the environment: fetched once, by ``make sparks``."""
+"""Packages that tests need beside those of the environment: fetched once, by ``make connect sparks``."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def connect():
 
 
 if __name__ == "__main__":
-    for each in VERSIONS:
-        spark_of(each)
     connect()
+    for each in VERSIONS if "all" in sys.argv else ():
+        spark_of(each)

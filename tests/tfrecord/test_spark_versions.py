@@ -1,7 +1,4 @@
-"""The Spark suite in ``on_spark``: whole on the newest version, its slice of interfaces on another.
-
-With ``--all`` it is whole on every version, the oldest included.
-"""
+"""The Spark suite in ``on_spark``: whole on every version with ``--all``, else what tries interfaces."""
 
 from __future__ import annotations
 
@@ -16,15 +13,13 @@ from suite.sparks import ROOT, VERSIONS, connect, spark_of
 
 pytestmark = pytest.mark.slow
 
-#: Where the whole suite runs. Most of it tries this project's reader and writer, which are the same
-#: for all; what differs are the interfaces that Spark calls them by (tests marked ``interface``).
-WHOLE_ON = VERSIONS[-1]
 
-
-def run_suite(version, path, *, whole, in_full):
-    arguments = ["tests/tfrecord/on_spark", *([] if whole else ["-m", "interface"])]
+def run_suite(version, path, *, in_full):
+    # Most of it tries this project's reader and writer, which are the same for all versions; what
+    # differs are the interfaces that Spark calls them by.
+    arguments = ["tests/tfrecord/on_spark", *([] if in_full else ["-m", "interface"])]
     # For each random schema Spark compiles code.
-    examples = 20 if in_full else 8 if whole else 3
+    examples = 20 if in_full else 3
     environment = {
         **os.environ,
         "GRIDFLOW_TFRECORD_EXAMPLES": str(examples),
@@ -49,9 +44,8 @@ def run_suite(version, path, *, whole, in_full):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_suite_passes(jar, version, request):
     in_full = request.config.getoption("whole")
-    whole = version == WHOLE_ON or in_full
     other = spark_of(version)
-    ran = run_suite(version, [] if other is None else [other], whole=whole, in_full=in_full)
+    ran = run_suite(version, [] if other is None else [other], in_full=in_full)
     print(ran.stdout[-2500:])
     assert ran.returncode == 0, ran.stdout[-12000:] + ran.stderr[-4000:]
 
