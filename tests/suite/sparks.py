@@ -1,4 +1,4 @@
-"""Packages that tests need beside those of the environment: fetched once, by ``make connect sparks``."""
+"""What tests need beside the environment: fetched once, by ``make connect`` and ``make sparks``."""
 
 from __future__ import annotations
 

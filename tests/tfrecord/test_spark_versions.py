@@ -1,4 +1,4 @@
-"""The Spark suite in ``on_spark``: whole on every version with ``--all``, else what tries interfaces."""
+"""The Spark suite in ``on_spark``: whole with ``--all``, else what tries Spark's interfaces."""
 
 from __future__ import annotations
 
