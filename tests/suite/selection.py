@@ -79,9 +79,9 @@ def proofs():
     return found
 
 
-def names_of(item):
+def names_of(nodeid):
     """Return a test's name with its parameters, without, and its file; the table takes each."""
-    name = item.nodeid.partition("@")[0].removeprefix("tests/")
+    name = nodeid.partition("@")[0].removeprefix("tests/")
     return (name, name.partition("[")[0], name.partition("::")[0])
 
 
@@ -93,8 +93,8 @@ def matcher(named):
         if "*" in name
     }
 
-    def match(item):
-        names = names_of(item)
+    def match(nodeid):
+        names = names_of(nodeid)
         by_pattern = [each for each, regex in patterns.items() if regex.fullmatch(names[0])]
         return [name for name in dict.fromkeys(names) if name in named] + by_pattern
 
@@ -132,7 +132,7 @@ def _keep_features(config, items):
     match = matcher(named)
     taken, wanted = set(), set()
     for item in items:
-        found = match(item)
+        found = match(item.nodeid)
         taken.update(found)
         if found or not is_slow(item):
             wanted.add(id(item))
@@ -151,7 +151,7 @@ def _keep_part(config, items):
     mine, number = int(found[1]), int(found[2])
     pieces = collections.defaultdict(list)
     for item in items:
-        pieces[names_of(item)[1]].append(item)
+        pieces[names_of(item.nodeid)[1]].append(item)
     seconds = {name: sum(_seconds_of(item) for item in tests) for name, tests in pieces.items()}
     parts = [0.0] * number
     of_part = collections.Counter()
@@ -178,6 +178,7 @@ def _keep_changed(config, items):
     revision = config.getoption("changed")
     changed = _changed_since("HEAD" if revision == "1" else revision)
     numbers, tests_of = reach.read()
+    files = {item: names_of(item.nodeid)[2] for item in items}
     concerned, own = set(), set()
     for path in changed:
         if path.startswith("tests/"):
@@ -185,25 +186,18 @@ def _keep_changed(config, items):
         elif path.startswith("src/gridflow/"):
             concerned.update(tests_of.get(path.removeprefix("src/gridflow/"), ()))
             folder = Path(path).parts[2].strip("_")
-            concerned.update(
-                names_of(item)[2] for item in items if names_of(item)[2].startswith(f"{folder}/")
-            )
+            concerned.update(file for file in files.values() if file.startswith(f"{folder}/"))
         else:
             # Documents, programs, the jar: what names them.
-            concerned.update(_naming(path, items))
+            concerned.update(_naming(path, set(files.values())))
     match = matcher(proofs())
     ordered = sorted(
-        (item for item in items if names_of(item)[2] in concerned | own),
-        key=lambda item: (
-            names_of(item)[2] not in own,
-            is_slow(item),
-            numbers.get(names_of(item)[2], 0),
-        ),
+        (item for item in items if files[item] in concerned | own),
+        key=lambda item: (files[item] not in own, is_slow(item), numbers.get(files[item], 0)),
     )
     wanted, seconds = set(), 0.0
     for item in ordered:
-        is_own = names_of(item)[2] in own
-        if is_slow(item) and not is_own and not match(item):
+        if is_slow(item) and files[item] not in own and not match(item.nodeid):
             continue
         seconds += _seconds_of(item)
         if seconds <= _CHANGED_SECONDS or not is_slow(item):
@@ -224,9 +218,8 @@ def _changed_since(revision):
     }
 
 
-def _naming(path, items):
+def _naming(path, files):
     words = {Path(path).name, Path(path).stem}
-    files = {names_of(item)[2] for item in items}
     return {
         file
         for file in files
