@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jobs import flights
 
 from gridflow.deploy import Role
-from gridflow.deploy.inside.finish import FinishListener, tell
+from gridflow.deploy.inside.finish import FinishListener, call
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import InvalidArgument, StartTimeout
@@ -482,9 +482,9 @@ def test_servers_hear_of_the_chief_only_where_there_is_one():
     address = f"127.0.0.1:{port}"
     ended = threading.Event()
     listener = FinishListener(address, {"chief:0"}, ended.set)
-    assert tell({"ps": [address]}, "worker:0", 0, seconds=0) == [address]
+    assert call(address, task="worker:0", code=0) is None
     assert not ended.is_set()
-    assert tell({"ps": [address]}, "chief:0", 0, seconds=patience()) == []
+    assert call(address, task="chief:0", code=0) is not None
     assert ended.wait(patience())
     listener.close()
 
@@ -547,7 +547,7 @@ def test_garbage_on_the_finish_port_changes_nothing():
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(garbage)
     assert not ended.is_set()
-    assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
+    assert call(f"127.0.0.1:{port}", task="worker:0", code=0) is not None
     assert ended.wait(patience())
     listener.close()
 
@@ -575,7 +575,7 @@ def test_no_message_ends_the_finish_port(garbage, no_leaks):
         with contextlib.suppress(OSError):
             assert connection.recv(100) in {b"", b"unknown task\n"}
     assert not ended.is_set()
-    assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0) == []
+    assert call(f"127.0.0.1:{port}", task="worker:0", code=0) is not None
     assert ended.wait(patience())
     listener.close()
 
@@ -587,7 +587,7 @@ def test_those_who_say_nothing_dont_keep_the_end_of_training_from_a_server(no_le
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        assert tell({"ps": [f"127.0.0.1:{port}"]}, "worker:0", 0, seconds=0) == []
+        assert call(f"127.0.0.1:{port}", task="worker:0", code=0) is not None
         assert ended.wait(patience())
     listener.close()
 

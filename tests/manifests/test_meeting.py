@@ -13,6 +13,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from suite.ports import free_ports
 from suite.waiting import patience, wait_for
 
 #: gridflow launch in a pod: names are files of a folder, and its own goes with it.
+#: While there is a file "silent", no name server answers, and who asks is noted.
 POD = """
 import pathlib, socket, sys
 from gridflow.cli import main
@@ -38,8 +40,11 @@ resolve = socket.getaddrinfo
 
 def look_up(host, *rest, **more):
     if host and "." in host and not host[0].isdigit():
+        if (pathlib.Path(folder) / "silent").exists():
+            (pathlib.Path(folder) / ("asked-" + own)).touch()
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
         if not (pathlib.Path(folder) / host).exists():
-            raise socket.gaierror(f"{host} is gone")
+            raise socket.gaierror(socket.EAI_NONAME, f"{host} is gone")
         host = "127.0.0.1"
     return resolve(host, *rest, **more)
 
@@ -169,6 +174,27 @@ def test_a_pod_that_is_lost_near_the_end_is_trained_with_once_more(pods, target,
     assert (tmp_path / "runs-0").read_text() == "run\n" * 2
 
 
+def test_a_silent_name_server_at_the_end_keeps_nobody(pods, tmp_path):
+    """The one that ends last is heard once names are looked up again."""
+    wait = f"touch {tmp_path}/up; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    roles = {"chief": Role(command=["sh", "-c", wait]), "worker": Role()}
+    group = pods("kubernetes", command=["true"], roles=roles)
+    group.publish()
+    group.start("worker:0")
+    group.start("chief:0")
+    wait_for((tmp_path / "up").exists, "the chief's start")
+    lines = iter(group.running["worker:0"].stdout)
+    assert any("waiting for chief:0 to finish" in line for line in lines)
+    (group.folder / "silent").touch()
+    (tmp_path / "go").touch()
+    asked = group.folder / f"asked-{group.name('chief:0')}"
+    wait_for(asked.exists, "the chief's call in vain")
+    (group.folder / "silent").unlink()
+    codes, outputs = group.ends()
+    assert codes == {"chief:0": 0, "worker:0": 0}, outputs
+    assert "no sign of" not in outputs["worker:0"]
+
+
 def test_an_evaluator_that_fails_before_the_workers_listen_ends_them(pods):
     roles = {"worker": Role(2), "evaluator": Role(command=["sh", "-c", "exit 3"])}
     group = pods("kubernetes", command=["sleep", "300"], roles=roles, restart_policy="exit-code")
@@ -201,8 +227,13 @@ def test_an_evaluator_waits_for_no_names(pods):
 
 
 @pytest.fixture
-def company():
-    """Make what a launcher of one of two workers knows of the other."""
+def company(monkeypatch):
+    """Make what a launcher of one of two workers knows of the other.
+
+    Who is gone is given up at once, and who is out of reach never.
+    """
+    monkeypatch.setattr("gridflow.deploy.inside.others._TELL_SUCCESS", (0.0, 3600.0))
+    monkeypatch.setattr("gridflow.deploy.inside.others._TELL_FAILURE", (0.0, 3600.0))
     with contextlib.ExitStack() as stack:
         ports = free_ports(4)
 
@@ -238,8 +269,47 @@ def test_those_who_are_gone_for_good_are_waited_for_as_long_as_a_start_takes(com
     assert "no sign of worker:1 for 0.3 s; ending" in company.said
 
 
-def test_who_has_not_begun_is_told_of_a_failure_once_it_has(company, monkeypatch):
-    monkeypatch.setattr("gridflow.deploy.inside.others._TELL_FAILURE", 0.0)
+@pytest.fixture
+def silent_names(monkeypatch):
+    """Let no name server answer a few times."""
+    connect, calls = socket.create_connection, []
+
+    def out_of_reach(address, *rest, **more):
+        calls.append(address)
+        if len(calls) < 3:
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return connect(address, *rest, **more)
+
+    monkeypatch.setattr(socket, "create_connection", out_of_reach)
+    return calls
+
+
+def test_who_has_ended_is_told_of_the_end_until_it_is_heard(company, silent_names):
+    first, second = company(0), company(1)
+    first._listener._judge("worker:1", 0)  # it has told so, and waits
+    assert first.meet(threading.Event())
+    assert second.meet(threading.Event())
+    assert len(silent_names) > 2
+    assert not any("no sign of" in line for line in company.said)
+
+
+def test_who_has_ended_and_is_gone_is_told_no_longer(company):
+    alone = company(0, patience=3600.0)
+    alone._listener._judge("worker:1", 0)
+    assert alone.meet(threading.Event())
+    assert "could not tell worker:1 that worker:0 has finished; ending" in company.said
+
+
+def test_who_has_ended_and_waits_is_told_of_a_failure(company, silent_names):
+    told = queue.Queue()
+    failed = company(0, variable="GRIDFLOW_GIVE_UP")
+    company(1, variable="GRIDFLOW_GIVE_UP", give_up=lambda *news: told.put(news))
+    failed._listener._judge("worker:1", 0)
+    failed.tell(3, threading.Event())
+    assert told.get(timeout=patience()) == ("worker:0", 3)
+
+
+def test_who_has_not_begun_is_told_of_a_failure_once_it_has(company):
     tried = threading.Event()
 
     class NeverStopped(threading.Event):

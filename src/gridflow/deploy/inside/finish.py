@@ -13,7 +13,6 @@ import json
 import select
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._wire.acceptor import Acceptor
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 1024
 _CALL_SECONDS: Final = 5.0
-_PAUSE: Final = 0.5
 _BACKLOG: Final = 128
+
+#: What resolvers say of a name that doesn't exist, or has no address; EAI_AGAIN is no answer.
+_NO_SUCH_NAME: Final = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 #: Addresses, by role, of the tasks that end with the training, and of all others.
 FINISH: Final = "GRIDFLOW_FINISH"
@@ -46,33 +47,31 @@ def finish_addresses(environ: Mapping[str, str], name: str = FINISH) -> dict[str
         raise InvalidArgument(f"{name} can't be read ({error}): {text!r}.") from error
 
 
-def tell(
-    servers: dict[str, list[str]], task: str, code: int, *, seconds: float = 30.0
-) -> list[str]:
-    """Report a task's end to all these addresses; return those that couldn't be reached."""
-    waiting = [address for hosts in servers.values() for address in hosts]
-    end = time.monotonic() + seconds
-    while waiting:
-        waiting = [each for each in waiting if call(each, task=task, code=code) is None]
-        if not waiting or time.monotonic() >= end:
-            break
-        time.sleep(_PAUSE)
-    return waiting
-
-
 def call(address: str, **message: Any) -> str | None:
     """Send a message to an address; return the receiver's start id, None if it wasn't received.
 
     The start id is empty if the receiver has none.
+
+    Raises
+    ------
+    OSError
+        If the address can't be reached; see `is_gone`.
     """
     host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_CALL_SECONDS) as connection:
-            connection.sendall(json.dumps(message).encode() + b"\n")
-            word, _, start = connection.recv(_MOST_BYTES).decode(errors="replace").partition(" ")
-    except OSError:
-        return None
+    with socket.create_connection((host, int(port)), timeout=_CALL_SECONDS) as connection:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        word, _, start = connection.recv(_MOST_BYTES).decode(errors="replace").partition(" ")
     return start.strip() if word.strip() == "ok" else None
+
+
+def is_gone(error: OSError) -> bool:
+    """Return whether an error of `call` says that nobody is there, and not only out of reach.
+
+    A name server or a network that doesn't answer says nothing about the receiver.
+    """
+    return isinstance(error, ConnectionRefusedError) or (
+        isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_NAME
+    )
 
 
 class FinishListener:

@@ -15,6 +15,7 @@ from gridflow.deploy.inside.finish import (
     FinishListener,
     call,
     finish_addresses,
+    is_gone,
 )
 from gridflow.deploy.inside.identity import nodes_of_a_trainjob
 from gridflow.deploy.inside.peers import Absence
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 _PAUSE: Final = 0.5
 #: Seconds between two calls to a task that knows of this one's end and keeps running.
 _LOOKS: Final = 5.0
-#: Seconds to report an end to tasks seen before. After a success it is longer: they may come back.
-_TELL_SUCCESS: Final = 30.0
-_TELL_FAILURE: Final = 5.0
+#: Seconds to report an end to tasks seen before: if they are gone, and if they are out of reach,
+#: because a cluster's name server or network may be silent for a while. After a success it is
+#: longer: those who are gone may come back, and who isn't told waits in vain for minutes.
+_TELL_SUCCESS: Final = (30.0, 60.0)
+_TELL_FAILURE: Final = (5.0, 30.0)
 #: Starts of others within this time after this task's restart count as the same group restart.
 _ONE_RESTART: Final = 120.0
 
@@ -86,6 +89,8 @@ class Others:
         self._meeting = self._together if meets and not self._follows else {}
         self._everybody = self._by_task({**meeting, **others, **followers})
         self._reached: set[str] = set()
+        #: Tasks that weren't there at the last call.
+        self._gone: set[str] = set()
         self._again = threading.Event()
         self._same_restart_until = 0.0
         self._start = ""
@@ -122,7 +127,8 @@ class Others:
         """After success, wait until the tasks that end together with this one have ended.
 
         On most targets the DNS name of an ended task disappears. A task that starts late, or again,
-        would wait for it in vain.
+        would wait for it in vain. So would one that has ended and doesn't know of this end yet: it
+        is told until it answers, or is gone for good.
 
         Returns
         -------
@@ -133,22 +139,27 @@ class Others:
         if self._listener is None or not self._meeting:
             return True
         is_said = False
+        told: set[str] = set()
         signs = dict.fromkeys(self._meeting, time.monotonic())
-        calls = dict.fromkeys(self._meeting, -_LOOKS)
         while not ending.is_set():
             if self._again.is_set():
                 self._again.clear()
                 return False
             for task in list(signs):
-                now = time.monotonic()
                 # Check before calling: a task that has ended and is gone knows of this end.
                 has_ended = self._listener.has_succeeded(task)
-                is_due = now - calls[task] >= _LOOKS
+                silence = time.monotonic() - signs[task]
+                is_due = task not in told or silence >= _LOOKS
                 if is_due and self._call(task, self._meeting[task], code=0):
-                    signs[task] = calls[task] = now
-                if has_ended:
+                    signs[task] = time.monotonic()
+                    told.add(task)
+                    silence = 0.0
+                if has_ended and task in told:
                     del signs[task]
-                elif now - signs[task] > self._patience:
+                elif has_ended and silence >= self._limit(task, 0):
+                    del signs[task]
+                    self._say(f"could not tell {task} that {self._who} has finished; ending")
+                elif silence > self._patience:
                     del signs[task]
                     self._say(f"no sign of {task} for {self._patience:g} s; ending")
             if not signs and not self._again.is_set():
@@ -165,19 +176,18 @@ class Others:
         ``waits`` is whether to wait for tasks that haven't started yet.
         """
         waiting = self._concerned(code)
-        short = _TELL_FAILURE if code else _TELL_SUCCESS
         began = time.monotonic()
         while waiting and not stopped.is_set():
             waiting = {
                 task: address
                 for task, address in waiting.items()
-                if not self._has_ended(task) and not self._call(task, address, code=code)
+                if not self._is_over(task, code) and not self._call(task, address, code=code)
             }
             passed = time.monotonic() - began
             late = {
-                task: address
-                for task, address in waiting.items()
-                if passed >= (short if not waits or self._is_known(task) else self._patience)
+                task
+                for task in waiting
+                if passed >= self._limit(task, code, is_late=waits and not self._is_known(task))
             }
             if late and not code and self._who.role == self._trainer:
                 self._say(f"could not tell these tasks that training is over: {', '.join(late)}")
@@ -193,8 +203,17 @@ class Others:
         # Otherwise they would look for this task when they end.
         return self._together if self._follows else {}
 
-    def _has_ended(self, task: str) -> bool:
-        return self._listener is not None and self._listener.has_ended(task)
+    def _limit(self, task: str, code: int, *, is_late: bool = False) -> float:
+        """Return for how many seconds to report this task's end to one that doesn't answer."""
+        gone, out_of_reach = _TELL_FAILURE if code else _TELL_SUCCESS
+        return self._patience if is_late else gone if task in self._gone else out_of_reach
+
+    def _is_over(self, task: str, code: int) -> bool:
+        """Return whether a task has ended, and doesn't wait for this one that ends with a code."""
+        if self._listener is None or not self._listener.has_ended(task):
+            return False
+        waits = code and task in self._meeting and self._listener.has_succeeded(task)
+        return not waits
 
     def _is_known(self, task: str) -> bool:
         return task in self._reached or (
@@ -202,7 +221,12 @@ class Others:
         )
 
     def _call(self, task: str, address: str, **news: str | int) -> bool:
-        start = call(address, task=str(self._who), **news)
+        try:
+            start = call(address, task=str(self._who), **news)
+        except OSError as error:
+            (self._gone.add if is_gone(error) else self._gone.discard)(task)
+            return False
+        self._gone.discard(task)
         if start is None:
             return False
         self._reached.add(task)
