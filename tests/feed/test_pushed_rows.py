@@ -24,7 +24,7 @@ from gridflow._feed.encodings import Ragged, Sparse
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.plan.grants import Standing
 from gridflow._feed.plan.streams import StreamGrant
-from gridflow._feed.push import exactly_once
+from gridflow._feed.push import exactly_once, located
 from gridflow._feed.push.exactly_once import Superseded
 from gridflow._feed.push.inference_client import InferenceClient
 from gridflow._feed.push.located import in_file, taken
@@ -200,6 +200,28 @@ def test_rows_in_files_are_taken_from_files_of_feeders_alone(tmp_path):
         assert taken({**told, "path": str(path), "node": list(node)}, none) == (7, None)
     assert taken({**told, "node": [1, 2]}, none) == (7, None)
     assert taken({**told, "path": f"{folder}/../{folder.name}/00000000-0.arrow"}, none) == (7, None)
+
+
+def test_rows_are_read_from_the_file_that_was_checked(tmp_path, monkeypatch):
+    folder = tmp_path / f"gridflow-rows-{'0' * 32}-1"
+    folder.mkdir()
+
+    def write(name, batch):
+        with pa.ipc.new_file(str(folder / name), batch.schema) as file:
+            file.write_batch(batch)
+        return folder / name
+
+    path = write("00000000-0.arrow", pa.record_batch({"x": [1, 2]}))
+    other = write("other", pa.record_batch({"x": [3, 4]}))
+    (rows,) = in_file(Segment(path), None)
+
+    def exchanged_at_once(place):
+        other.replace(path)
+        return Segment(place)
+
+    monkeypatch.setattr(located, "Segment", exchanged_at_once)
+    _, found = taken(json.loads(json.dumps(rows.told(0))), rows.batch.slice(0, 0))
+    assert found.batch.column(0).to_pylist() == [1, 2]
 
 
 def test_an_attempt_that_is_late_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from gridflow import GridflowError, LocalLauncher, TensorflowDistributor, Unsafe
 from gridflow._agent.folder import temporary_folder
 from gridflow._coordinator import folders, record
 from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._coordinator.owner import FolderLock
 from gridflow._coordinator.record import Outcome
 from gridflow._feed.ledger import Ledger
 from gridflow._files import local
@@ -185,6 +186,66 @@ def test_what_another_user_made_where_anybody_may_is_refused(shared, tmp_path, a
     owned_by_another(theirs)
     with pytest.raises(UnsafePath, match=f"{theirs} belongs to {ANOTHER}"):
         train(**{argument: theirs / "mine"})
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["folder", "link"])
+@pytest.mark.parametrize("below", ["", "deep"])
+def test_what_another_user_makes_at_the_same_moment_is_refused(
+    shared, tmp_path, monkeypatch, kind, below
+):
+    """Between gridflow's look and its own mkdir."""
+    theirs, mkdir = shared / "runs", Path.mkdir
+
+    def too_late(path, *args, **options):
+        if path == theirs and not theirs.is_symlink() and not theirs.exists():
+            if kind == "link":
+                theirs.symlink_to(tmp_path)
+            else:
+                mkdir(theirs)
+            owned_by_another(theirs)
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    for make in (folders.make, lambda folder, job: FolderLock(folder, job, print)):
+        with pytest.raises(UnsafePath, match=f"{theirs} belongs to {ANOTHER}"):
+            make(theirs / below, "job")
+        theirs.unlink() if kind == "link" else theirs.rmdir()
+
+
+@needs_root
+def test_what_vanishes_at_the_same_moment_is_not_taken_for_ones_own(shared, monkeypatch):
+    """Another user's folder, removed while gridflow looks, and made again afterwards."""
+    theirs, lstat = shared / "runs", Path.lstat
+    theirs.mkdir()
+    owned_by_another(theirs)
+
+    def too_late(path):
+        if path == theirs and theirs.exists():
+            theirs.rmdir()
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", too_late)
+    with pytest.raises(FileNotFoundError):
+        folders.make(theirs, "job")
+
+
+@needs_root
+def test_a_link_that_leads_over_another_users_link_is_refused(shared, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "mine").symlink_to(shared / "theirs")
+    (shared / "theirs").symlink_to(tmp_path / "home")
+    folders.make(tmp_path / "mine", "before")
+    owned_by_another(shared / "theirs")
+    with pytest.raises(UnsafePath, match=f"theirs belongs to {ANOTHER}"):
+        folders.make(tmp_path / "mine", "after")
+
+
+def test_links_in_a_circle_are_an_error(tmp_path):
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    with pytest.raises(OSError, match="symbolic links"):
+        local.check_not_planted(tmp_path / "one")
 
 
 @needs_root

@@ -155,7 +155,7 @@ def test_what_does_not_come_whole_counts_for_nothing(driver, made, messages, wor
 
 
 def test_a_file_that_becomes_shorter_while_it_is_sent_has_no_end(made):
-    sending = chunks(made)
+    sending = chunks(made.open("rb"))
     next(sending)
     os.truncate(made, SIZE // 2)
     with pytest.raises(OSError, match="shrank by .* while it was being sent"):
@@ -349,6 +349,23 @@ def test_nothing_is_given_out_but_what_agents_need(driver, tmp_path, wanted):
     with pytest.raises(flight.FlightServerError):
         driver.client.download(wanted, tmp_path / "fetched")
     assert not list(tmp_path.glob("fetched*"))
+
+
+def test_the_function_that_is_sent_is_the_file_that_was_checked(driver, tmp_path, monkeypatch):
+    from gridflow._wire import server
+
+    (driver.job_dir / "function").write_bytes(b"checked")
+    (tmp_path / "other").write_bytes(b"another user's")
+    check = server.open_own
+
+    def exchanged_at_once(path):
+        file = check(path)
+        (tmp_path / "other").replace(path)
+        return file
+
+    monkeypatch.setattr(server, "open_own", exchanged_at_once)
+    driver.client.download({"kind": "function"}, tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == b"checked"
 
 
 def test_an_agent_that_was_given_up_leaves_its_successors_result_alone(driver, tmp_path):

@@ -7,6 +7,7 @@ does. An existing one is used only if this user owns it and no one else can writ
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import json
 import logging
@@ -21,11 +22,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from gridflow.errors import UnsafePath
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _log = logging.getLogger(__name__)
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_PASS: Final = stat.S_IXGRP | stat.S_IXOTH
+#: As for Linux.
+_MOST_LINKS: Final = 40
 
 
 def user_name(uid: int | None = None) -> str:
@@ -64,12 +67,13 @@ def make_folders(path: Path, mode: int = 0o755) -> None:
     UnsafePath
         Another user created one of them; see `check_not_planted`.
     """
+    if not path.is_dir():
+        if path.parent != path:
+            make_folders(path.parent)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode)
+    # Only now: what was looked at before it was there could be anybody's.
     check_not_planted(path)
-    if path.is_dir():
-        return
-    make_folders(path.parent)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode)
     if not path.is_dir():
         raise FileExistsError(f"{path} exists and is not a folder.")
 
@@ -78,22 +82,19 @@ def check_not_planted(path: Path) -> None:
     """Refuse a path that includes a folder or link which another user created where any user can.
 
     Like Linux's ``protected_symlinks``: in a folder that everyone can write to, only entries of
-    this user, of root and of the folder's owner are trusted.
+    this user, of root and of the folder's owner are trusted. Each part is checked after the one
+    that contains it, so that no other user can exchange it afterwards.
 
     Raises
     ------
     UnsafePath
         There is one; the message says whose it is.
+    FileNotFoundError
+        Something on the path doesn't exist, or no longer.
     """
-    path = path.absolute()
-    real = path.resolve()
-    for each in sorted({path, *path.parents, real, *real.parents}):
-        above = each.parent
-        try:
-            around, found = above.stat(), each.lstat()
-        except OSError:  # missing or unreachable: using it will show that
-            continue
-        if not around.st_mode & stat.S_IWOTH or each == above:
+    for above, each in _steps(path):
+        around, found = above.stat(), each.lstat()
+        if not around.st_mode & stat.S_IWOTH:
             continue
         if found.st_uid not in {0, around.st_uid} and not _is_mine(found, above):
             raise UnsafePath(
@@ -101,6 +102,31 @@ def check_not_planted(path: Path) -> None:
                 f"could have created it, so {user_name()} can't trust it. Remove it, or use "
                 "another folder."
             )
+
+
+def _steps(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each folder that leads to a path and the entry in it, a link before its target.
+
+    The folder is free of links, and the caller has seen all that lead to it.
+    """
+    names = list(reversed(path.absolute().parts))
+    at, links = Path(names.pop()), 0
+    while names:
+        name = names.pop()
+        if name == os.pardir:
+            at = at.parent
+            continue
+        each = at / name
+        yield at, each
+        if not each.is_symlink():
+            at = each
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = each.readlink()
+        at = Path(target.anchor) if target.is_absolute() else at
+        names += reversed(target.relative_to(target.anchor).parts)
 
 
 def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:

@@ -8,10 +8,10 @@ ended. Choosing GPUs is guarded by one more lock, the table's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
-import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -85,23 +85,24 @@ class GpuLocks:
         list of Held
             Empty if too few are free.
         """
-        with self._table():
-            places = self._places(need, devices, busy())
+        with self._table() as at:
+            places = self._places(at, need, devices, busy())
             taken = places[: need.count]
             if len(taken) < (need.count or 0):
                 return []
             return [
-                HeldLock(device, self._lock(device, need.shares, s, owner)) for device, s in taken
+                HeldLock(device, self._lock(at, device, need.shares, s, owner))
+                for device, s in taken
             ]
 
     def count_free(
         self, need: GpuNeed, devices: Sequence[Device], busy: Callable[[], Collection[str]]
     ) -> int:
         """Return how many GPUs, or parts of this size, are free now."""
-        with self._table():
+        with self._table() as at:
             free, taken = 0, busy()
             for device in devices:
-                held = self._held(device)
+                held = self._held(at, device)
                 if need.shares > 1 and held and {shares for shares, _ in held} == {need.shares}:
                     free += need.shares - len(held)
                 elif not held and device.uuid not in taken:
@@ -111,21 +112,21 @@ class GpuLocks:
     def owners(self, devices: Sequence[Device]) -> list[str]:
         """Return descriptions of who holds what."""
         found = []
-        with self._table():
+        with self._table() as at:
             for device in devices:
-                for shares, slot in sorted(self._held(device)):
-                    with open_file(self._folder / _name(device, shares, slot)) as file:
+                for shares, slot in sorted(self._held(at, device)):
+                    with open_file(at / _name(device, shares, slot)) as file:
                         who = file.read(_MOST_WORDS).decode(errors="replace")
                     found.append(f"GPU {device.index} by {who.strip() or 'somebody'}")
         return found
 
     def _places(
-        self, need: GpuNeed, devices: Sequence[Device], busy: Collection[str]
+        self, at: Path, need: GpuNeed, devices: Sequence[Device], busy: Collection[str]
     ) -> list[tuple[Device, int]]:
         """Return free slots; those on GPUs that are already shared come first."""
         shared, whole = [], []
         for device in devices:
-            held = self._held(device)
+            held = self._held(at, device)
             if not held and device.uuid not in busy:
                 whole.append((device, 0))
             elif need.shares > 1 and {shares for shares, _ in held} == {need.shares}:
@@ -133,10 +134,10 @@ class GpuLocks:
                 shared += [(device, s) for s in range(need.shares) if s not in slots]
         return shared + whole
 
-    def _held(self, device: Device) -> set[tuple[int, int]]:
+    def _held(self, at: Path, device: Device) -> set[tuple[int, int]]:
         """Return (shares, slot) of each held lock of a GPU."""
         held = set()
-        for path in self._folder.glob(f"{_safe(device.uuid)}.*.*"):
+        for path in at.glob(f"{_safe(device.uuid)}.*.*"):
             name = _NAME.fullmatch(path.name)
             if name is not None and self._is_locked(path):
                 held.add((int(name["shares"]), int(name["slot"])))
@@ -149,8 +150,8 @@ class GpuLocks:
         finally:
             os.close(file)
 
-    def _lock(self, device: Device, shares: int, slot: int, owner: str) -> int:
-        file = _open(self._folder / _name(device, shares, slot))
+    def _lock(self, at: Path, device: Device, shares: int, slot: int, owner: str) -> int:
+        file = _open(at / _name(device, shares, slot))
         if not _try_lock(file):
             os.close(file)
             raise GridflowError(f"the lock of GPU {device.index} was taken without the table")
@@ -162,28 +163,43 @@ class GpuLocks:
         return file
 
     @contextlib.contextmanager
-    def _table(self) -> Iterator[None]:
+    def _table(self) -> Iterator[Path]:
+        """Lock the table; give the folder by a descriptor, as others could exchange its path."""
+        is_new = False
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir(parents=True)
-            self._folder.chmod(0o1777)  # like /tmp: all may add locks, but not remove others'
-        if not stat.S_ISDIR(self._folder.lstat().st_mode):
+            is_new = True
+        try:
+            place = os.open(self._folder, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+                raise
             raise GridflowError(
                 f"the path of the GPU locks, {self._folder}, is not a folder. Remove it, or set "
                 f"another folder in {FOLDER_VARIABLE}."
-            )
-        file = _open(self._folder / _TABLE)
+            ) from error
         try:
-            give_up = time.monotonic() + _TABLE_SECONDS
-            while not _try_lock(file):
-                if time.monotonic() > give_up:
-                    raise GridflowError(
-                        f"{self._folder / _TABLE} is locked for {_TABLE_SECONDS:g} seconds; the "
-                        "process that holds it is frozen (see lslocks)."
-                    )
-                time.sleep(0.02)
-            yield
+            if is_new:  # like /tmp: all may add locks, but not remove others'
+                os.fchmod(place, 0o1777)
+            at = Path(f"/proc/self/fd/{place}")
+            file = _open(at / _TABLE)
+            try:
+                self._wait_for(file)
+                yield at
+            finally:
+                os.close(file)
         finally:
-            os.close(file)
+            os.close(place)
+
+    def _wait_for(self, table: int) -> None:
+        give_up = time.monotonic() + _TABLE_SECONDS
+        while not _try_lock(table):
+            if time.monotonic() > give_up:
+                raise GridflowError(
+                    f"{self._folder / _TABLE} is locked for {_TABLE_SECONDS:g} seconds; the "
+                    "process that holds it is frozen (see lslocks)."
+                )
+            time.sleep(0.02)
 
 
 def _safe(uuid: str) -> str:

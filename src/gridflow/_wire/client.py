@@ -57,7 +57,7 @@ class CoordinatorClient:
         writer, _ = self._client.do_put(descriptor, CHUNK_SCHEMA)
         sent = 0
         try:
-            for batch, told in chunks(path, offset):
+            for batch, told in chunks(path.open("rb"), offset):
                 sent += sum(len(chunk.as_buffer()) for chunk in batch.column(0))
                 writer.write_with_metadata(batch, told)
             writer.done_writing()

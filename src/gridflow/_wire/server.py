@@ -109,9 +109,10 @@ class CoordinatorServer(mutual_tls.JobServer):
         with telling_why():
             header = read(AN_AGENT, ticket.ticket)
             path = self._handler.find_file(header)
-            # Links aren't followed, and code for the tasks must belong to this user.
-            (open_own if header["kind"] in _CODE else open_file)(path).close()
-        return flight.GeneratorStream(CHUNK_SCHEMA, chunks(path))
+            # Links aren't followed, and code for the tasks must belong to this user. What is sent
+            # is the file that was checked: another may lie at the path by then.
+            file = (open_own if header["kind"] in _CODE else open_file)(path)
+        return flight.GeneratorStream(CHUNK_SCHEMA, chunks(file))
 
     # Everything else that Flight offers is refused by the base class: NotImplementedError.
 

@@ -20,7 +20,6 @@ from gridflow.errors import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 CHUNK_SCHEMA: Final = pa.schema([("chunk", pa.binary())])
 _CHUNK_BYTES: Final = 1 << 20
@@ -34,10 +33,10 @@ class _End:
     crc32: Count
 
 
-def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """Read a file from an offset as batches of one chunk each, and an end message.
+def chunks(file: IO[bytes], offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Read an open file from an offset as batches of one chunk each, and an end message.
 
-    Bytes appended meanwhile aren't read.
+    Bytes appended meanwhile aren't read. The file is closed at the end.
 
     Yields
     ------
@@ -50,14 +49,14 @@ def chunks(path: Path, offset: int = 0) -> Iterator[tuple[pa.RecordBatch, pa.Buf
         The file can't be read, or has shrunk.
     """
     nothing, crc = pa.py_buffer(b""), 0
-    with path.open("rb") as file:
+    with file:
         size = os.fstat(file.fileno()).st_size - offset
         file.seek(offset)
         left = size
         while left > 0:
             chunk = file.read(min(left, _CHUNK_BYTES))
             if not chunk:
-                raise OSError(f"{path} shrank by {left:,} bytes while it was being sent")
+                raise OSError(f"{file.name} shrank by {left:,} bytes while it was being sent")
             left -= len(chunk)
             crc = zlib.crc32(chunk, crc)
             yield pa.record_batch([pa.array([chunk], pa.binary())], schema=CHUNK_SCHEMA), nothing

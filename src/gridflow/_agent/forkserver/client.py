@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._agent.forkserver import messages
 from gridflow._agent.forkserver.fingerprint import early, fingerprint
 from gridflow._agent.procfs import began, is_below, is_stopped, umask
-from gridflow._files.local import private_folder, write_whole
+from gridflow._files.local import check_own, private_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,7 +171,9 @@ class ForkServers:
                 continue
             try:
                 self._lock(place, folder)
-                if os.fstat(place).st_nlink:  # else it was deleted meanwhile
+                opened = os.fstat(place)
+                # Otherwise it was deleted, or exchanged, meanwhile.
+                if opened.st_nlink and os.path.samestat(opened, check_own(folder)):
                     yield folder, place
                     return
             finally:

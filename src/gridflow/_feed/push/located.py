@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from gridflow._feed.store.segment import Located, Segment
+from gridflow._files.local import open_file
 from gridflow._wire.headers import RowsInFile
 from gridflow._wire.messages import parse
 from gridflow._wire.receiver import A_FEEDER, place_of
@@ -54,11 +54,13 @@ def taken(told: Any, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch | Locat
     if not _NAME.search(place.path) or ".." in path.parts or "\0" in place.path:
         return place.first, None
     try:
-        found = path.lstat()
-        is_it = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
-        if not is_it or (found.st_ino, found.st_size) != place.node:
-            return place.first, None
-        rows = Segment(path).batches[place.number].slice(place.start, place.rows)
+        with open_file(path) as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.getuid() or (found.st_ino, found.st_size) != place.node:
+                return place.first, None
+            # The file that was checked, whatever lies at the path by now.
+            checked = Segment(Path(f"/proc/self/fd/{file.fileno()}"))
+        rows = checked.batches[place.number].slice(place.start, place.rows)
     except (OSError, IndexError, pa.ArrowInvalid):
         return place.first, None
     if rows.num_rows != place.rows:
