@@ -28,8 +28,8 @@ pytest_plugins = (
     "suite.deadline",
     "suite.garbage",
     "suite.times",
-    "suite.selection",  # behind those that it imports
     "suite.schedule",
+    "suite.selection",  # behind those that it imports, and so the first to see all tests
     "suite.stores",
     "suite.kafka",
     "suite.yarn",

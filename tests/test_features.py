@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 
@@ -70,10 +71,9 @@ def test_each_row_says_what_proves_it():
         assert "::" in test, f"{test} is a file: name its tests"
 
 
-@pytest.mark.parametrize("module", PUBLIC)
-def test_each_public_name_is_used_by_a_test(module):
-    named = {name.removeprefix(f"{module}.") for name in TABLE["name"]}
-    names = set(importlib.import_module(module).__all__)
+@functools.cache
+def names_in_tests():
+    """Return the names that the code of `make test` uses."""
     used = set()
     quick, slow = times.read()
     proven = {test.partition("::")[0] for test in slow_tests()}
@@ -81,13 +81,18 @@ def test_each_public_name_is_used_by_a_test(module):
         file = path.relative_to(TESTS).as_posix()
         if file in slow and file not in quick and file not in proven:
             continue  # only make test-all runs it
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        used |= {
-            alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
-    assert names - used - named == set(), "no test in make test uses these"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Name):
+                used.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                used.add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                used.update(alias.name for alias in node.names)
+    return used
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_public_name_is_used_by_a_test(module):
+    named = {name.removeprefix(f"{module}.") for name in TABLE["name"]}
+    names = set(importlib.import_module(module).__all__)
+    assert names - names_in_tests() - named == set(), "no test in make test uses these"

@@ -1,11 +1,13 @@
 """In which order tests begin, and which stay together, so that all processes are busy to the end.
 
-Under xdist tests are handed out one by one, those that take long first. Tests that share something
-that is dear, such as a trained model or a Spark application, form a group that one process runs.
+Under xdist tests are handed out one by one, those first that took longest when times were recorded;
+what is over in a moment fills the end. Tests that share something that is dear, such as a trained
+model or a Spark application, form a group that one process runs.
 """
 
 from __future__ import annotations
 
+import collections
 import fcntl
 import pickle
 
@@ -35,24 +37,9 @@ _TOGETHER = {
     "gpu/test_gpu_devices.py": "tensorflow",
     "gpu/test_gpu_spark.py": "gpus on spark",
     "keras/test_locked_updates.py": "tensorflow",
+    "keras/test_shared_paths.py": "tensorflow",
     "tfrecord/test_fuzz.py": "tensorflow",
 }
-#: What takes longest, in this order: groups, and parts of the paths of other tests.
-_FIRST = (
-    "conformance",
-    "spark",
-    "stores",
-    "resume",
-    "tests/tfrecord/test_spark_versions",
-    "tests/tfrecord/test_java",
-    "tests/tfrecord/test_packaging",
-    "tests/keras",
-    "local masters",
-    "gpus on spark",
-    "backend ",
-    "tests/backends",
-    "tests/docs",
-)
 
 
 def group_of(item):
@@ -74,16 +61,20 @@ def group_of(item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Group the tests, and sort them; among equals their order stays."""
+    from suite import times
     from suite.selection import is_slow
 
-    places = {}
+    places, seconds, groups = {}, collections.Counter(), {}
     for item in items:
-        group = group_of(item)
+        group = groups[item] = group_of(item)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+        if group is not None or is_slow(item):
+            seconds[group or item.nodeid] += times.seconds_of(item.nodeid)
+    for item, group in groups.items():
         # What is compared with what other processes compute comes when they have done so.
         waits = group == "spark" and "conformance" in item.nodeid
-        places[item] = (_place(group or item.nodeid, is_slow(item) or group), waits)
+        places[item] = (-seconds[group or item.nodeid], group or "", waits)
     items.sort(key=places.__getitem__)
 
 
@@ -97,17 +88,6 @@ def pytest_collection_finish(session):
         ]
         if torn:
             raise pytest.UsageError(f"this pytest-xdist keeps no groups together: {torn[0]}")
-
-
-def _place(name, is_long):
-    """Return where a group or a test stands; what is over in a moment fills the end."""
-    path = name.split("::")[0]
-    found = (
-        i
-        for i, first in enumerate(_FIRST)
-        if name.startswith(first) or ("/" in first and first in path)
-    )
-    return next(found, len(_FIRST)) if is_long else len(_FIRST) + 1
 
 
 def made_once(config, tmp_path_factory, name, make):
