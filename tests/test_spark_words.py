@@ -132,6 +132,9 @@ def test_what_an_agent_refuses_is_the_jobs_error():
     [
         ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4"}, 12),
         ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4", "task.cpus": "2"}, 6),
+        ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4", "task.cpus": "0.5"}, 24),
+        ("spark://h:1", {"maxExecutors": "3", "executor.cores": "4", "task.cpus": "1.5"}, 6),
+        ("spark://h:1", {"maxExecutors": "3", "cores.max": "5", "task.cpus": "0.5"}, 10),
         ("spark://h:1", {"maxExecutors": "3"}, None),  # each takes all cores of its host
         ("spark://h:1", {"maxExecutors": "3", "cores.max": "5"}, 5),
         ("spark://h:1", {"maxExecutors": "2", "executor.cores": "4", "cores.max": "9"}, 8),
@@ -179,6 +182,8 @@ def test_the_executor_of_a_process_is_found_above_it():
     [
         ({"spark.master": "local[3]"}, 3),
         ({"spark.master": "local-cluster[2,4,1024]", "spark.task.cpus": "2"}, 4),
+        ({"spark.master": "local", "spark.task.cpus": "0.5"}, 2),
+        ({"spark.master": "local-cluster[2,3,1024]", "spark.task.cpus": "1.5"}, 4),
         ({"spark.master": "local[*]"}, None),
         ({"spark.master": "spark://host:7077"}, None),
         ({"spark.master": "spark://host:7077", "spark.cores.max": "5", "spark.task.cpus": "2"}, 2),

@@ -219,6 +219,15 @@ def test_tasks_run_as_threads_of_a_local_master(run_script):
     assert "value: [0, 2]" in run_script(text)
 
 
+def test_two_tasks_share_a_core_where_each_needs_half_of_one(run_script):
+    half = '.config("spark.task.cpus", "0.5")'
+    text = LOCAL.format(master="local[1]", settings=half, options="")
+    text += 'print("slots:", TensorflowDistributor(2, "none").plan(train).slots)\n'
+    printed = run_script(text)
+    assert "value: [0, 2]" in printed
+    assert "slots: 2" in printed
+
+
 def test_what_the_driver_binds_and_what_executors_connect_to_are_two_things(run_script):
     bound = '.config("spark.driver.bindAddress", "0.0.0.0")'
     text = LOCAL.format(master="local[2]", settings=bound, options="")

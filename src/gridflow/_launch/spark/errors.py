@@ -6,7 +6,7 @@ The messages are those of Spark 4.0 to 4.3: `TaskSetManager`, `DAGScheduler` and
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gridflow.errors import (
     DataError,
@@ -16,6 +16,9 @@ from gridflow.errors import (
     NotEnoughSlots,
     TaskLost,
 )
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _LOST: Final = (
     (re.compile(r"ExecutorLostFailure \((executor \S+) exited[^)]*\)[^\n]*"), "its executor died"),
@@ -130,13 +133,13 @@ def _place(text: str, *, is_barrier: bool, agents_ran: bool) -> tuple[int | None
     return None, _RANK.search(text) is not None
 
 
-def slots_of_master(master: str, cpus: int) -> int | None:
+def slots_of_master(master: str, cpus: Fraction) -> int | None:
     """Return the slots that a master's name implies, or None.
 
     Parameters
     ----------
     master : str
-    cpus : int
+    cpus : Fraction
         Cores of a slot.
     """
     single, cluster = (pattern.match(master) for pattern in _MASTERS)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._launch.spark.slots import task_cpus
 from gridflow._spec.gpus import GPU
 from gridflow.errors import NotEnoughGpus
 
@@ -103,7 +104,9 @@ def make_profile(
         TaskResourceRequests,
     )
 
-    tasks = TaskResourceRequests().cpus(int(setting("spark.task.cpus", "1")))
+    cpus = task_cpus(setting)
+    # Before Spark 4.3, a number of cores had to be an int.
+    tasks = TaskResourceRequests().cpus(int(cpus) if cpus.denominator == 1 else float(cpus))
     if amount:
         tasks = tasks.resource(GPU, float(amount))
     builder = ResourceProfileBuilder().require(tasks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,6 +120,11 @@ def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) 
         time.sleep(0.1)
 
 
+def task_cpus(setting: Setting) -> Fraction:
+    """Return the cores of a slot: since Spark 4.3 also a part of one, or one and a half."""
+    return Fraction(setting("spark.task.cpus", "1"))
+
+
 def is_dynamic(setting: Setting) -> bool:
     """Return whether dynamic allocation is on; Spark then refuses barrier stages (SPARK-24942).
 
@@ -151,7 +157,7 @@ def most_executors(setting: Setting) -> int | None:
 
 def most_slots(setting: Setting) -> int | None:
     """Return the maximum number of slots of dynamic allocation; None without a limit."""
-    cpus = int(setting("spark.task.cpus", "1"))
+    cpus = task_cpus(setting)
     limits = []
     executors, each = most_executors(setting), slots_per_executor(setting)
     if executors is not None and each is not None:
@@ -166,7 +172,7 @@ def slots_per_executor(setting: Setting) -> int | None:
     """Return the slots of each executor; None if it uses all cores of its host."""
     default = "" if setting("spark.master", "").startswith("spark:") else "1"
     cores = setting("spark.executor.cores", default)
-    return max(1, int(cores) // int(setting("spark.task.cpus", "1"))) if cores else None
+    return max(1, int(cores) // task_cpus(setting)) if cores else None
 
 
 def too_few(setting: Setting, tasks: int, slots: int) -> str:
@@ -215,7 +221,7 @@ def promised_slots(setting: Setting, per_executor: int) -> int | None:
     per_executor : int
         Slots of each executor.
     """
-    cpus = int(setting("spark.task.cpus", "1"))
+    cpus = task_cpus(setting)
     of_master = slots_of_master(setting("spark.master", ""), cpus)
     if of_master is not None:
         return of_master
@@ -261,7 +267,7 @@ def wait_for_slots(
         # The stage itself makes Spark request executors; start_timeout limits that.
         can_be = most_slots(setting)
         return can_be if can_be is not None and can_be < num_tasks else None
-    most = slots_of_master(setting("spark.master", ""), int(setting("spark.task.cpus", "1")))
+    most = slots_of_master(setting("spark.master", ""), task_cpus(setting))
     asked = slots_asked_for(setting, slots_per_executor(setting) or 1)
     if most is not None:  # a local cluster restarts an executor that died
         asked = most

@@ -21,6 +21,7 @@ from gridflow._launch.spark.session import (
     setting_of,
     task_slots,
 )
+from gridflow._launch.spark.slots import is_dynamic, most_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ _LOOK_SECONDS: Final = 0.2
 #: Prefix of the names of gridflow's stages, see `gridflow._launch.spark.session`.
 _OWN_STAGES: Final = "gridflow job "
 _ALL: Final = Fraction(1)
+#: Slots where dynamic allocation has no limit.
+_UNLIMITED: Final = (1 << 31) - 1
 
 
 class Turns:
@@ -114,7 +117,8 @@ def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fractio
         return _ALL
     tasks, needs = len(distributor.tasks), distributor.spec.gpus
     share = Fraction(tasks, max(slots, 1))
-    settings = SparkGpuSettings.read(partial(setting_of, spark), is_dynamic=_is_dynamic(spark))
+    look_up = partial(setting_of, spark)
+    settings = SparkGpuSettings.read(look_up, is_dynamic=is_dynamic(look_up))
     amounts = [settings.taken_by(need) for need in needs]
     if settings.per_executor and any(amounts):
         each = int(settings.per_executor / max(amounts))
@@ -127,16 +131,11 @@ def share_of(spark: SparkSession, distributor: TensorflowDistributor) -> Fractio
 
 def _slots(spark: SparkSession) -> int | None:
     """Return how many tasks can run at once, now or later; None over Spark Connect."""
-    slots = task_slots(spark)
-    if slots is None or not _is_dynamic(spark):
+    slots, look_up = task_slots(spark), partial(setting_of, spark)
+    if slots is None or not is_dynamic(look_up):
         return slots
-    most = int(setting_of(spark, "spark.dynamicAllocation.maxExecutors", str((1 << 31) - 1)))
-    cores = int(setting_of(spark, "spark.executor.cores", "1"))
-    return most * max(1, cores // int(setting_of(spark, "spark.task.cpus", "1")))
-
-
-def _is_dynamic(spark: SparkSession) -> bool:
-    return setting_of(spark, "spark.dynamicAllocation.enabled", "false") == "true"
+    most = most_slots(look_up)
+    return _UNLIMITED if most is None else most
 
 
 def _others(spark: SparkSession) -> Fraction:
