@@ -81,6 +81,37 @@ def test_what_gridflow_itself_refuses_stays_what_it_is():
     assert explain(refused) == (None, "", refused)
 
 
+@pytest.mark.parametrize(
+    ("said", "kind", "way_out"),
+    [
+        (
+            "[SPARK-24820][SPARK-24821]: Barrier execution mode does not allow the following …",
+            errors.InvalidArgument,
+            "Call df.repartition(3), or leave repartition= at 'auto'",
+        ),
+        (
+            "[SPARK-24819]: … a barrier stage that requires more slots than the total number …",
+            errors.NotEnoughSlots,
+            "requires more slots than the total number",
+        ),
+        (
+            "[SPARK-24942]: Barrier execution mode does not support dynamic resource allocation.",
+            errors.InvalidArgument,
+            "set spark.dynamicAllocation.enabled where the application starts",
+        ),
+    ],
+)
+@pytest.mark.parametrize("has_data", [True, False])
+def test_why_spark_refuses_to_start_tasks_together_is_told_with_the_way_out(
+    said, kind, way_out, has_data
+):
+    text = CALLED + "org.apache.spark.SparkException: " + said + STACK
+    rank, detail, error = explain(Exception(text), 3, has_data=has_data)
+    assert (rank, detail) == (None, "")
+    assert type(error) is kind
+    assert way_out in str(error)
+
+
 def test_a_job_without_data_has_no_data_error():
     assert type(explain(Exception(ABORTED + OVERFLOW), has_data=False)[2]) is errors.TaskLost
 

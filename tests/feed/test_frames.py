@@ -212,3 +212,11 @@ def test_never_repartitioned_rows_need_a_partition_for_each_rank(spark):
     check_partitions({"train": spark.range(9).repartition(3)}, 2, "auto")
     # Not known before it runs.
     check_partitions({"train": spark.range(9).groupBy("id").count()}, 2, "never")
+
+
+def test_never_repartitioned_rows_are_not_merged_in_a_barrier_stage(spark):
+    merged = {"train": spark.range(0, 9, 1, 4).coalesce(2).where("id > 1")}
+    with pytest.raises(InvalidArgument, match=r"Call df.repartition\(2\), or leave repartition="):
+        check_partitions(merged, 2, "never", is_barrier=True)
+    check_partitions(merged, 2, "never")  # without one, each task starts by itself
+    check_partitions(merged, 2, "auto", is_barrier=True)

@@ -71,6 +71,17 @@ def test_rows_in_too_few_or_too_many_partitions_are_refused_at_once(spark):
         distributor.run(print, data=spark.createDataFrame(rows, "id int"))
 
 
+def test_partitions_that_spark_cant_run_together_are_refused_with_the_way_out(spark):
+    as_they_lie = SparkLauncher(spark, repartition="never")
+    distributor = TensorflowDistributor(2, "none", launcher=as_they_lie, max_restarts=2)
+    with pytest.raises(errors.InvalidArgument, match=r"Call df.repartition\(2\)"):
+        distributor.plan(print, data=spark.range(0, 9, 1, 4).coalesce(2))
+    # Only Spark knows this one.
+    one = spark.createDataFrame(spark.sparkContext.parallelize([(1,)], 1), "id int")
+    with pytest.raises(errors.InvalidArgument, match=r"Call df.repartition\(2\)"):
+        distributor.run(print, data=one.union(one))
+
+
 def test_a_task_before_the_agents_that_dies_is_no_lost_rank(spark, quiet):
     from pyspark.sql import functions as F
 

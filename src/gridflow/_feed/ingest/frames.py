@@ -65,12 +65,14 @@ class FrameSource(RowSource):
         """Columns that can't be fed, and why, by dataset."""
         return self._left_out
 
-    def check(self, num_ranks: int) -> None:
+    def check(self, num_ranks: int, *, is_barrier: bool = False) -> None:
         """Reject what can't be fed to this number of ranks; record what is left out."""
         if self._frames:
             for name, reasons in dataframes.check(self._frames).items():
                 self._left_out[name] = {**self._left_out.get(name, {}), **reasons}
-        partitions.check_partitions(self._frames, num_ranks, self._repartition)
+        partitions.check_partitions(
+            self._frames, num_ranks, self._repartition, is_barrier=is_barrier
+        )
 
     def stage(
         self, num_ranks: int, kept: Collection[str] = (), spool_dir: str | None = None

@@ -15,6 +15,7 @@ __all__ = [
     "Repartition",
     "check_partitions",
     "check_repartition",
+    "not_beside_each_other",
     "partitions",
     "repartitioned",
     "wrong_partitions",
@@ -35,9 +36,22 @@ def check_repartition(repartition: str) -> None:
 
 
 def check_partitions(
-    datasets: Mapping[str, DataFrame], num_partitions: int, repartition: str
+    datasets: Mapping[str, DataFrame],
+    num_partitions: int,
+    repartition: str,
+    *,
+    is_barrier: bool = False,
 ) -> None:
     """Reject DataFrames that can't be used unchanged, as far as Spark knows before running.
+
+    Parameters
+    ----------
+    datasets : mapping of str to DataFrame
+    num_partitions : int
+        Number of agents.
+    repartition : {"auto", "always", "never"}
+    is_barrier : bool, default False
+        Whether the agents' stage is a barrier stage, inside which no partitions may be merged.
 
     Raises
     ------
@@ -57,6 +71,8 @@ def check_partitions(
         known = partitions(frame)
         if known not in {None, num_partitions}:
             raise InvalidArgument(wrong_partitions(int(known or 0), num_partitions))
+        if is_barrier and _merges(frame):
+            raise InvalidArgument(not_beside_each_other(num_partitions))
 
 
 def wrong_partitions(found: int, needed: int) -> str:
@@ -64,6 +80,16 @@ def wrong_partitions(found: int, needed: int) -> str:
     return (
         "repartition='never' needs one partition for each task that is fed: the DataFrame has "
         f"{found}, and the job has {needed} such tasks. Call df.repartition({needed}), or leave "
+        "repartition= at 'auto'."
+    )
+
+
+def not_beside_each_other(needed: int) -> str:
+    """Return the error for a stage in which partitions are merged or put beside others."""
+    return (
+        "repartition='never' keeps the DataFrame's partitions, but its last stage changes their "
+        "number (by coalesce, union, limit or the like), and Spark starts the tasks of such a "
+        f"stage one by one, not together (SPARK-24820). Call df.repartition({needed}), or leave "
         "repartition= at 'auto'."
     )
 
@@ -88,6 +114,27 @@ def partitions(frame: DataFrame) -> int | None:
     Only plans are recognised that allow a barrier stage: neither adaptive execution nor a union or
     coalesce inside the stage may change the number.
     """
+    plan = _decisive(frame)
+    kind = "" if plan is None else plan.getClass().getSimpleName()
+    if kind == "RangeExec" or (
+        kind == "ShuffleExchangeExec" and plan.shuffleOrigin().toString() == "REPARTITION_BY_NUM"
+    ):
+        return int(plan.outputPartitioning().numPartitions())
+    if kind == "InMemoryTableScanExec":
+        cached = plan.relation().cacheBuilder()
+        if cached.isCachedColumnBuffersLoaded():
+            return _uniform_partitions(cached.cachedColumnBuffers())
+    return None
+
+
+def _merges(frame: DataFrame) -> bool:
+    """Return whether the frame's last stage certainly merges partitions."""
+    plan = _decisive(frame)
+    return plan is not None and plan.getClass().getSimpleName() == "CoalesceExec"
+
+
+def _decisive(frame: DataFrame) -> Any:
+    """Return the last node of a frame's plan that says how many partitions there are."""
     jdf = getattr(frame, "_jdf", None)
     if jdf is None:  # Spark Connect shows no plan
         return None
@@ -98,18 +145,8 @@ def partitions(frame: DataFrame) -> int | None:
             plan = plan.inputPlan()
         elif kind in {"ProjectExec", "FilterExec", "WholeStageCodegenExec", "InputAdapter"}:
             plan = plan.children().head()
-        elif kind == "RangeExec" or (
-            kind == "ShuffleExchangeExec"
-            and plan.shuffleOrigin().toString() == "REPARTITION_BY_NUM"
-        ):
-            return int(plan.outputPartitioning().numPartitions())
-        elif kind == "InMemoryTableScanExec":
-            cached = plan.relation().cacheBuilder()
-            if not cached.isCachedColumnBuffersLoaded():
-                return None
-            return _uniform_partitions(cached.cachedColumnBuffers())
         else:
-            return None
+            return plan
 
 
 def _uniform_partitions(rdd: Any) -> int | None:

@@ -122,14 +122,21 @@ class WholeJob:
     tag : str
     start_timeout : float
         Seconds without a running task after which it is ended.
+    num_tasks : int
     has_data : bool
         Whether Spark computes the user's rows.
     """
 
     def __init__(
-        self, spark: SparkSession, tag: str, start_timeout: float, *, has_data: bool
+        self,
+        spark: SparkSession,
+        tag: str,
+        start_timeout: float,
+        num_tasks: int,
+        *,
+        has_data: bool,
     ) -> None:
-        self._has_data = has_data
+        self._has_data, self._num_tasks = has_data, num_tasks
         self._spark, self._tag, self._limit = spark, tag, start_timeout
         self._alive = time.monotonic()
         self._ended = threading.Event()
@@ -157,6 +164,7 @@ class WholeJob:
         except Exception as caught:
             _, _, error = errors.explain(
                 caught,
+                self._num_tasks,
                 has_data=self._has_data,
                 was_cancelled=self._was_ended,
                 agents_ran=False,

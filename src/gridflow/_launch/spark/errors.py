@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from gridflow._feed.ingest.partitions import not_beside_each_other
 from gridflow.errors import (
     DataError,
     EnvironmentMismatch,
@@ -18,6 +19,7 @@ from gridflow.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from fractions import Fraction
 
 _LOST: Final = (
@@ -49,7 +51,31 @@ _PREAMBLES: Final = (
     re.compile(r"^[\w.$]+(?:Exception|Error): (?=\S)"),
 )
 _TRACEBACK_LINES: Final = 8
-_SLOTS: Final = re.compile(r"SPARK-24819|more slots than the total number of slots")
+#: Why Spark refuses a barrier stage before any of its tasks, by its error class and its words: the
+#: error, and what to say for a number of tasks; None: what Spark says.
+_BARRIER_REFUSALS: Final[
+    tuple[tuple[re.Pattern[str], type[GridflowError], Callable[[int], str] | None], ...]
+] = (
+    (
+        re.compile(r"SPARK-2482[01]|does not allow the following pattern of RDD chain"),
+        InvalidArgument,
+        not_beside_each_other,
+    ),
+    (
+        re.compile(r"SPARK-24819|more slots than the total number of slots"),
+        NotEnoughSlots,
+        None,
+    ),
+    (
+        re.compile(r"SPARK-24942|does not support dynamic resource allocation"),
+        InvalidArgument,
+        lambda _: (
+            "Spark has dynamic allocation on, though the session's settings don't say so "
+            "(SPARK-24942): set spark.dynamicAllocation.enabled where the application starts, to "
+            "'false', or to 'true' so that gridflow sees it."
+        ),
+    ),
+)
 _MASTERS: Final = (
     re.compile(r"local\[(\d+)(?:,\s*\d+)?\]$"),
     re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]$"),
@@ -70,6 +96,7 @@ _PYTHON_HINT: Final = (
 
 def explain(
     error: BaseException,
+    num_tasks: int = 1,
     *,
     has_data: bool = True,
     was_cancelled: bool = False,
@@ -82,6 +109,8 @@ def explain(
     ----------
     error : BaseException
         Spark's exception.
+    num_tasks : int, default 1
+        Of the agents' stage.
     has_data : bool, default True
         Whether the job computes the user's DataFrames.
     was_cancelled : bool, default False
@@ -109,8 +138,10 @@ def explain(
         return None, "", None
     if _CANCELLED.match(_without_preambles(text)) and not lost:
         return None, "", _failed("The Spark job was cancelled, but not by gridflow", text)
-    if _SLOTS.search(text):
-        return None, "", NotEnoughSlots(f"Spark refused the barrier stage: {_first_lines(text)}")
+    for pattern, kind, words_for in _BARRIER_REFUSALS:
+        if pattern.search(text):
+            told = f"Spark refused the barrier stage: {_first_lines(text)}"
+            return None, "", kind(words_for(num_tasks) if words_for else told)
     missing = _MISSING.search(text)
     if missing:
         return None, "", EnvironmentMismatch(f"{missing[0].strip()}\n{_PYTHON_HINT}")

@@ -152,6 +152,7 @@ class SparkLaunch:
         except Exception as caught:  # noqa: BLE001 (Py4J's, Connect's and Spark's own differ)
             partition, detail, error = errors.explain(
                 caught,
+                len(places),
                 has_data=self._has_data and places[0] in self._payload.spec.fed,
                 was_cancelled=self._is_cancelled,
                 is_barrier=self._is_barrier,

@@ -124,7 +124,7 @@ class SparkLauncher:
         refuse_stopped(self._spark)
         source = self._source_of(data)
         fed = range(num_tasks) if fed is None else fed
-        source.check(len(fed))
+        source.check(len(fed), is_barrier=not self._is_dynamic())
         refuse_speculation(self._setting)
         if self._is_detached:
             detached_launch.refuse(data, gpus, is_dynamic=self._is_dynamic())
@@ -272,7 +272,9 @@ class SparkLauncher:
         """Start a job that is one Spark job; return it and its rows."""
         ((places, need),) = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
         limit = spec.start_timeout
-        whole = connect.WholeJob(self._spark, f"gridflow-{job}", limit, has_data=bool(data))
+        whole = connect.WholeJob(
+            self._spark, f"gridflow-{job}", limit, len(places), has_data=bool(data)
+        )
 
         def make_frame() -> DataFrame:
             rows = None
