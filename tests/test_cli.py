@@ -269,6 +269,20 @@ def test_a_failed_task_of_compose_is_named_with_its_code(printed, job, docker):
     assert docker.exists()
 
 
+def test_what_compose_never_starts_ends_the_run(printed, job, docker):
+    (docker.parent / "stuck").touch()
+    code, _, err = printed("run", "-t", "compose", job, "--set", "start_timeout=1")
+    assert code == Exit.TRY_AGAIN
+    assert "worker-0: created" in err
+
+
+def test_a_project_of_compose_that_somebody_removes_has_not_succeeded(printed, job, docker):
+    (docker.parent / "removed").touch()
+    code, _, err = printed("run", "-t", "compose", job)
+    assert code == Exit.OTHER
+    assert "flights was removed before its result was known" in err
+
+
 @pytest.fixture
 def kubernetes(tmp_path, monkeypatch):
     """A stand-in API server for the real kubectl."""
@@ -339,6 +353,38 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
         code, _, err = printed("status", "-t", "marathon", job)
         assert code == Exit.OTHER
         assert "no job 'flights' on the target marathon" in err
+
+
+@pytest.mark.parametrize(
+    ("waits", "reason"),
+    [
+        ({"app": {"lastTaskFailure": {"message": "no such image: a:1"}}}, "no such image: a:1"),
+        (
+            {
+                "queue": [
+                    {
+                        "app": {"id": "/flights/worker-0"},
+                        "processedOffersSummary": {
+                            "rejectSummaryLastOffers": [
+                                {"reason": "InsufficientCpus", "declined": 2, "processed": 2},
+                                {"reason": "InsufficientGpus", "declined": 0, "processed": 2},
+                            ]
+                        },
+                    }
+                ]
+            },
+            "no host fits: InsufficientCpus (2 offers)",
+        ),
+    ],
+)
+def test_what_marathon_never_starts_ends_the_run(printed, job, monkeypatch, waits, reason):
+    with serving(MarathonServer()) as server:
+        server.waits = waits
+        monkeypatch.setenv("MARATHON_URL", server.url)
+        code, _, err = printed("run", "-t", "marathon", job, "--set", "start_timeout=1")
+    assert code == Exit.TRY_AGAIN
+    assert "nothing of flights has started within its start_timeout (1 s)" in err
+    assert f"/flights/worker-0: waiting: {reason}" in err
 
 
 def test_marathon_without_an_address_says_which_variable(printed, job, monkeypatch):

@@ -16,6 +16,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import gmtime, strftime
 from urllib.parse import parse_qs, urlsplit
 
 #: Resource, kind and group version of what the API serves.
@@ -23,8 +24,10 @@ RESOURCES = {
     ("v1", "services", "Service"),
     ("v1", "configmaps", "ConfigMap"),
     ("v1", "pods", "Pod"),
+    ("v1", "events", "Event"),
     ("batch/v1", "jobs", "Job"),
     ("batch.volcano.sh/v1alpha1", "jobs", "Job"),
+    ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
     ("apps/v1", "deployments", "Deployment"),
 }
 
@@ -91,6 +94,7 @@ class Kubernetes(Server):
             kind = "MODIFIED" if key in self.objects else "ADDED"
             about = body["metadata"]
             about.setdefault("uid", f"uid-{next(self.uids)}")
+            about.setdefault("creationTimestamp", now())
             about["resourceVersion"] = str(len(self.events) + 1)
             self.objects[key] = body
             self.events.append((kind, key, json.dumps(body)))
@@ -213,17 +217,34 @@ class Kubernetes(Server):
             self.put(key, {**self.objects[key], "status": status})
 
     def _list(self, version, kind, query):
-        named = query.get("fieldSelector", [""])[0].partition("=")[2]
+        field, _, value = query.get("fieldSelector", [""])[0].partition("=")
         wanted = query.get("labelSelector", [""])[0]
         items = [
             item
             for (v, k, name), item in self.objects.items()
             if (v, k) == (version, kind)
-            and named in {"", name}
+            and value in {"", name if field == "metadata.name" else item.get(field)}
             and selected(item["metadata"].get("labels", {}), wanted)
         ]
         about = {"resourceVersion": str(len(self.events))}
         return {"kind": f"{kind}List", "apiVersion": version, "metadata": about, "items": items}
+
+    def add_event(self, kind, name, reason, message, *, last=None):
+        """Play a controller that can't do what it should."""
+        about = {"name": f"{name}.{next(self.uids)}", "namespace": "default"}
+        self.put(
+            ("v1", "Event", about["name"]),
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": about,
+                "involvedObject": {"kind": kind, "name": name, "namespace": "default"},
+                "type": "Warning",
+                "reason": reason,
+                "message": message,
+                "lastTimestamp": last or now(),
+            },
+        )
 
     def add_pod(self, name, job, phase, log, component="worker", **status):
         """Play the kubelet."""
@@ -233,6 +254,10 @@ class Kubernetes(Server):
         self.logs[name] = log
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": {"containers": [box]}}
         self.put(("v1", "Pod", name), {**pod, "status": {"phase": phase, **status}})
+
+
+def now():
+    return strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
 
 
 def selected(labels, words):
@@ -269,6 +294,11 @@ def not_found():
 class MarathonServer(Server):
     """PUT, GET and DELETE of groups."""
 
+    def __init__(self):
+        super().__init__()
+        #: Why no app runs, as two kinds of answers have it.
+        self.waits = {}
+
     def handle_call(self, handler):
         path = urlsplit(handler.path).path
         if handler.command == "PUT":
@@ -278,6 +308,8 @@ class MarathonServer(Server):
                 return
             self.objects[f"/v2/groups{group['id']}"] = group
             handler._answer({"deploymentId": "d-1", "version": "1"})
+        elif path == "/v2/queue":
+            handler._answer({"queue": self.waits.get("queue", [])})
         elif path not in self.objects:
             handler._answer({"message": f"{path} does not exist"}, 404)
         elif handler.command == "DELETE":
@@ -285,7 +317,8 @@ class MarathonServer(Server):
             handler._answer({"deploymentId": "d-2"})
         else:
             group = self.objects[path]
-            apps = [{**app, "tasksRunning": 1} for app in group["apps"]]
+            more = self.waits.get("app", {}) if self.waits else {"tasksRunning": 1}
+            apps = [{**app, **more} for app in group["apps"]]
             handler._answer({"id": group["id"], "apps": apps})
 
 
@@ -321,12 +354,14 @@ def configured(server, folder, monkeypatch):
 
 
 #: Plays ``docker compose``, as Docker's daemon can't run in a test. It keeps its state in a folder:
-#: containers are there after ``up``, and have ended once their output was read.
+#: containers are there after ``up``, and have ended once their output was read. They don't start
+#: while there is a file "stuck"; with "removed", they are removed then.
 DOCKER = """\
 import json, pathlib, sys
 
 folder = pathlib.Path(__file__).parent
 state = folder / "services.json"
+is_stuck = (folder / "stuck").exists()
 words = sys.argv[1:]
 with (folder / "calls").open("a") as file:
     print(*words, file=file)
@@ -340,8 +375,9 @@ import yaml
 document = yaml.safe_load(sys.stdin)
 assert document["name"] == project.removeprefix("--project-name=")
 if verb == "up":
+    begun = "created" if is_stuck else "running"
     services = {
-        name: {"Service": name, "State": "running", "ExitCode": 0} for name in document["services"]
+        name: {"Service": name, "State": begun, "ExitCode": 0} for name in document["services"]
     }
     state.write_text(json.dumps(services))
 services = json.loads(state.read_text()) if state.exists() else {}
@@ -349,7 +385,8 @@ if verb == "ps":
     for service in services.values():
         print(json.dumps(service))
 elif verb == "logs":
-    for name in [word for word in rest if word != "--follow"] or services:
+    shown = [word for word in rest if word != "--follow"] or services
+    for name in () if is_stuck else shown:
         print(f"{name}-1  | epoch 1 done", flush=True)
         if name != "tensorboard":
             code = int(document["services"][name]["environment"].get("ENDS_WITH", "0"))
@@ -357,6 +394,8 @@ elif verb == "logs":
     new = state.with_suffix(".new")
     new.write_text(json.dumps(services))
     new.replace(state)
+    if (folder / "removed").exists():
+        state.unlink()
 elif verb == "down":
     state.unlink()
 """

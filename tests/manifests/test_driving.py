@@ -12,8 +12,9 @@ from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import parse_job, render
-from gridflow.deploy.drivers.kubectl import KubectlDriver
-from gridflow.deploy.drivers.objects import components, state_of
+from gridflow.deploy.drivers.base import Patience
+from gridflow.deploy.drivers.kubectl import KubectlDriver, is_queued
+from gridflow.deploy.drivers.objects import Event, Pod, components, state_of
 from suite.waiting import wait_for
 
 JOB = """\
@@ -96,9 +97,9 @@ def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
 
 
 def test_a_controller_that_is_not_installed_is_named(server, job, printed):
-    code, _, err = printed("run", "-t", "jobset", job)
+    code, _, err = printed("run", "-t", "tfjob", job)
     assert code == Exit.OTHER
-    assert "install the controller that the target jobset needs (JobSet)" in err
+    assert "install the controller that the target tfjob needs (TFJob)" in err
 
 
 def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
@@ -375,3 +376,182 @@ def test_other_services_are_ready_when_their_controllers_say_so(kind):
     for status, expected in (("True", "Complete"), ("False", "Pending")):
         conditions = [{"type": "Ready", "status": status}]
         assert state_of({**item, "status": {"conditions": conditions}}) == expected
+
+
+#: What the Job controller reports; each try has a pod of another name.
+QUOTA = (
+    'Error creating: pods "flights-worker-0-{}" is forbidden: failed quota: team: '
+    "must specify limits.cpu for: tensorflow"
+)
+SOON = ("--set", "start_timeout=1")
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "refused"),
+    [
+        ("kubernetes", WORKER, "flights-worker"),
+        ("jobset", ("jobset.x-k8s.io/v1alpha2", "JobSet", "flights"), "flights-worker-0"),
+    ],
+)
+def test_why_pods_can_not_be_made_is_said_and_ends_the_run(
+    server, job, printed, target, key, refused
+):
+    def play():
+        for pod in ("x8z2k", "abcde"):
+            server.add_event("Job", refused, "FailedCreate", QUOTA.format(pod))
+        server.add_event("Job", "others-worker", "FailedCreate", "not this one's")
+
+    with playing(server, play, key):
+        code, _, err = printed("run", "-t", target, job, *SOON)
+    assert code == Exit.TRY_AGAIN, err
+    assert err.count(f"Job/{refused}: FailedCreate: Error creating") == 2  # at once, and at the end
+    assert "must specify limits.cpu for: tensorflow (give the pods what the" in err
+    assert "nothing of flights has started within its start_timeout (1 s)" in err
+    assert "gridflow cancel" in err
+    assert "not this one's" not in err
+    _, _, err = printed("status", "-t", target, job)
+    assert "must specify limits.cpu" in err
+
+
+def test_an_event_of_an_earlier_job_is_not_this_ones(server, job, printed):
+    past = "2026-01-01T00:00:00Z"
+    server.add_event("Job", "flights-worker", "FailedCreate", "no quota", last=past)
+    code, _, err = printed("run", "-t", "kubernetes", job, *SOON)
+    assert code == Exit.TRY_AGAIN
+    assert "no quota" not in err
+
+
+PULLING = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling "a/b:1"'}}
+CREATING = {"waiting": {"reason": "ContainerCreating"}}
+UNPLACED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient cpu.",
+}
+LOST_SECRET = ("FailedMount", 'secret "api" not found')
+
+
+@pytest.mark.parametrize(
+    ("status", "event", "expected"),
+    [
+        (
+            {"containerStatuses": [{"state": PULLING}]},
+            None,
+            'ImagePullBackOff: Back-off pulling "a/b:1" (check the field image',
+        ),
+        (
+            {"conditions": [UNPLACED]},
+            None,
+            "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu. (ask for less",
+        ),
+        (
+            {"containerStatuses": [{"state": CREATING}]},
+            LOST_SECRET,
+            'FailedMount: secret "api" not found (check that the claims',
+        ),
+    ],
+)
+def test_pods_that_never_start_end_the_run_with_their_reason(
+    server, job, printed, status, event, expected
+):
+    def play():
+        for pod in ("flights-worker-0-x", "flights-worker-1-x"):
+            server.add_pod(pod, "flights", "Pending", "", **status)
+            if event:
+                server.add_event("Pod", pod, *event)
+
+    with playing(server, play):
+        code, _, err = printed("run", "-t", "kubernetes", job, *SOON)
+    assert code == Exit.TRY_AGAIN, err
+    assert f"flights-worker-0-x and 1 more: {expected}" in err
+    found = json.loads(printed("status", "-t", "kubernetes", job, "--json")[1])
+    assert found[0]["detail"] == expected.partition(" (")[0]
+
+
+def test_a_gang_that_is_never_placed_ends_at_the_deadline(server, job, printed):
+    reason = "2/2 tasks in gang unschedulable: pod group is not ready, 2 minAvailable"
+    group = "flights-0f9d1a52-8d5a-4d8e-9f0f-0d7e5d1a2b3c"
+    key = ("batch.volcano.sh/v1alpha1", "Job", "flights")
+
+    def play():
+        server.add_event("PodGroup", group, "Unschedulable", reason)
+
+    with playing(server, play, key):
+        code, _, err = printed("run", "-t", "volcano", job, "--set", "deadline=1")
+    assert code == Exit.OVERDUE
+    assert "nothing of flights runs at its deadline of 1 s" in err
+    assert f"PodGroup/{group}: Unschedulable: {reason} (ask for less" in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("Job", "flights-worker", True),
+        ("JobSet", "flights-worker", True),  # a TrainJob's
+        ("Job", "flights-worker-node-0", True),
+        ("ReplicaSet", "flights-worker-5d4f8c9b7", True),
+        ("PodGroup", "flights-worker", True),
+        ("Workload", "job-flights-worker-1a2b3", True),
+        ("Pod", "flights-worker-0-x", True),
+        ("Pod", "flights-worker-1-x", False),
+        ("Job", "flights", False),
+        ("Job", "flights-worker-2", False),
+        ("ConfigMap", "flights-worker", False),
+        ("Workload", "job-flights-worker2-1a2b3", False),
+    ],
+)
+def test_an_event_is_the_jobs_if_its_object_is_or_was_made_for_it(kind, name, expected):
+    contents = [{"kind": "Job", "metadata": {"name": "flights-worker"}}]
+    about = {"kind": kind, "name": name}
+    event = Event.of({"involvedObject": about, "reason": "a", "message": "b"})
+    assert event.concerns(contents, ["flights-worker-0-x"]) == expected
+
+
+RUNNING = {"has_begun": True, "is_running": True, "is_queued": False}
+NOTHING = {"has_begun": False, "is_running": False, "is_queued": False}
+ENDED = {**RUNNING, "is_running": False}
+QUEUED = {**NOTHING, "is_queued": True}
+
+
+@pytest.mark.parametrize(
+    ("deadline", "looks", "expected"),
+    [
+        (None, [(9, NOTHING), (10, NOTHING)], Exit.TRY_AGAIN),
+        (None, [(9, QUEUED), (18, NOTHING), (99, RUNNING), (1000, ENDED)], None),
+        (None, [(99, QUEUED), (109, NOTHING)], Exit.TRY_AGAIN),
+        # The pods of a group that is started again can't be placed.
+        (None, [(5, RUNNING), (14, NOTHING), (15, NOTHING)], Exit.TRY_AGAIN),
+        (5, [(4, NOTHING), (5, NOTHING)], Exit.OVERDUE),
+        (5, [(9, QUEUED), (13, NOTHING), (14, NOTHING)], Exit.OVERDUE),
+        # What has started is ended by the launcher, and then by its controller.
+        (5, [(4, RUNNING), (99, RUNNING)], None),
+        (5, [(4, RUNNING), (64, ENDED)], None),
+        (5, [(4, RUNNING), (65, ENDED)], Exit.OVERDUE),
+    ],
+)
+def test_a_job_of_which_nothing_runs_is_waited_for_as_long_as_it_says(deadline, looks, expected):
+    now = [0]
+    patience = Patience("flights", 10, deadline, clock=lambda: now[0])
+    for now[0], seen in looks:
+        assert (found := patience.verdict(**seen, reasons=["why"])) is None or now[0] == looks[-1][
+            0
+        ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("gang", "suspended", "placed", "expected"),
+    [
+        ("", False, False, False),
+        ("", True, False, True),  # by Kueue, or by hand
+        ("gang: {}\n", False, False, False),
+        ("gang: {queue: research}\n", False, False, True),
+        ("gang: {queue: research}\n", False, True, False),
+    ],
+)
+def test_a_job_is_queued_until_it_is_admitted(gang, suspended, placed, expected):
+    about = {"metadata": {"name": "a"}, "spec": {"nodeName": "n"} if placed else {}}
+    item = {"kind": "Job", "spec": {"suspend": suspended}}
+    pods = [Pod.of(about)]
+    assert is_queued(parse_job(JOB + gang), {"job/flights-worker": item}, pods) == expected

@@ -404,6 +404,16 @@ def test_a_task_that_finds_no_node_does_not_hold_the_end_up(engine, job, printed
     assert f"flights_worker.2 was never placed: {reason}" in err
 
 
+def test_a_stack_of_which_no_task_finds_a_node_ends_with_the_reason(engine, job, printed):
+    reason = "no suitable node (insufficient resources on 1 node)"
+    for slot in (1, 2):
+        engine.unplaced["flights_worker", slot] = reason
+    code, _, err = printed("run", "-t", "swarm", job, "--set", "start_timeout=1")
+    assert code == Exit.TRY_AGAIN, err
+    assert "nothing of flights has started within its start_timeout (1 s)" in err
+    assert f"  flights_worker.2: pending: {reason}" in err
+
+
 @pytest.mark.slow
 def test_a_task_whose_node_is_down_is_lost(engine, job, printed, monkeypatch):
     """Its state stays what was heard last, so no end of it is waited for."""

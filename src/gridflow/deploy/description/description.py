@@ -83,8 +83,8 @@ class Job:
     restart_limit : int
         3 by default.
     start_timeout : int
-        Seconds that a task waits for its peers to start, 300 by default. Raise it if nodes are
-        added for a job (autoscaling).
+        Seconds that a task waits for its peers to start, and that ``gridflow run`` waits for the
+        first task; 300 by default. Raise it if nodes are added for a job (autoscaling).
     deadline, time_to_live : int or None
         Maximum run time in seconds, and seconds to keep the job after it has finished.
     clean_up : {"none", "running", "all"} or None

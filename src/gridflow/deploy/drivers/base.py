@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from gridflow._spec.exits import Exit, of_program
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError, JobExists, MissingDependency
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+#: Seconds in which a target notices that tasks have ended at the job's deadline.
+_SETTLES: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,76 @@ def call(words: Sequence[str], text: str | None = None) -> str:
         reason = f"'{' '.join(words)}' failed with exit code {done.returncode}: {said}"
         raise GridflowError(reason)
     return done.stdout
+
+
+class Patience:
+    """How long `Driver.follow` waits for a job of which nothing runs.
+
+    Until a task has started, nothing inside the job counts its `start_timeout` or its deadline.
+
+    Parameters
+    ----------
+    name : str
+        The job's.
+    start_timeout : int
+    deadline : int or None
+    clock : callable
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start_timeout: int,
+        deadline: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._start_timeout, self._deadline = start_timeout, deadline
+        self._clock = clock
+        self._began = self._last_sign = clock()
+        self._settles = 0.0
+
+    def verdict(
+        self, *, has_begun: bool, is_running: bool, is_queued: bool, reasons: Iterable[str]
+    ) -> int | None:
+        """Return the exit code if the job is given up, otherwise None; print why.
+
+        Parameters
+        ----------
+        has_begun, is_running : bool
+            Whether there is a task that has started, and one that hasn't ended since.
+        is_queued : bool
+            Whether the job waits in a queue, for as long as that takes.
+        reasons : iterable of str
+            What is known about tasks that haven't started.
+        """
+        now = self._clock()
+        if has_begun:
+            self._settles = _SETTLES
+        if is_queued:
+            self._began = now
+        if is_queued or has_begun:
+            self._last_sign = now
+        if (
+            self._deadline is not None
+            and not is_running
+            and now - self._began >= self._deadline + self._settles
+        ):
+            self._say(
+                f"nothing of {self._name} runs at its deadline of {self._deadline} s", reasons
+            )
+            return int(Exit.OVERDUE)
+        if now - self._last_sign >= self._start_timeout:
+            limit = f"start_timeout ({self._start_timeout} s)"
+            self._say(f"nothing of {self._name} has started within its {limit}", reasons)
+            say("to wait longer, run it with '--replace --set start_timeout=30m'")
+            return int(Exit.TRY_AGAIN)
+        return None
+
+    def _say(self, what: str, reasons: Iterable[str]) -> None:
+        say(f"{what}; it may still start: remove it with 'gridflow cancel'")
+        for reason in dict.fromkeys(reasons):
+            say(f"  {reason}")
 
 
 def verdict(failed: Mapping[str, int]) -> int:

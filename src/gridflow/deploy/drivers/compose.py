@@ -7,7 +7,16 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool, verdict
+from gridflow._spec.exits import Exit
+from gridflow.deploy.drivers.base import (
+    AlreadyThere,
+    Patience,
+    TaskStatus,
+    call,
+    say,
+    tool,
+    verdict,
+)
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
@@ -54,19 +63,32 @@ class ComposeDriver:
         assert stream.stdin is not None
         stream.stdin.write(self._text.encode())
         stream.stdin.close()
+        patience = Patience(self._job.name, self._job.start_timeout, self._job.deadline)
         try:
             while True:
-                ended = [t for t in self._services() if t["Service"] in self._tasks]
-                if ended and all(task["State"] == "exited" for task in ended):
+                found = [t for t in self._services() if t["Service"] in self._tasks]
+                if not found:
+                    say(f"{self._job.name} was removed before its result was known")
+                    return int(Exit.OTHER)
+                if all(task["State"] == "exited" for task in found):
                     stream.wait(timeout=_LAST_WORDS)
                     break
+                states = {task["Service"]: task["State"] for task in found}
+                code = patience.verdict(
+                    has_begun=any(state != "created" for state in states.values()),
+                    is_running="running" in states.values(),
+                    is_queued=False,
+                    reasons=[f"{name}: {state}" for name, state in states.items()],
+                )
+                if code is not None:
+                    return code
                 time.sleep(self._poll)
         except subprocess.TimeoutExpired:
             say("the end of the output is missing; print all of it with 'gridflow logs'")
         finally:
             stream.terminate()
             stream.wait()
-        return verdict({t["Service"]: t["ExitCode"] for t in ended if t["ExitCode"]})
+        return verdict({t["Service"]: t["ExitCode"] for t in found if t["ExitCode"]})
 
     def status(self) -> list[TaskStatus]:
         """Return the containers."""

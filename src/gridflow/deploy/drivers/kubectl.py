@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool
+from gridflow.deploy.drivers.base import AlreadyThere, Patience, TaskStatus, call, say, tool
 from gridflow.deploy.drivers.objects import (
     BAD,
     GOOD,
     STANDING,
+    Event,
     Pod,
     components,
+    is_suspended,
     reason_of,
     resource,
     state_of,
+    way_out,
 )
 from gridflow.deploy.drivers.streams import LogStream
 from gridflow.deploy.drivers.watch import Watch
@@ -39,8 +43,9 @@ _AWAY: Final = 600.0
 _ONE_CALL: Final = "--request-timeout=30s"
 #: The reason that controllers report for an exceeded deadline.
 _LATE: Final = "DeadlineExceeded"
-#: Errors that retrying won't resolve.
-_REFUSED: Final = ("(Forbidden)", "(Unauthorized)", "must be logged in")
+#: Errors that retrying won't resolve: 403, 401, and a kind that the server doesn't have.
+_UNKNOWN: Final = "doesn't have a resource type"
+_FINAL: Final = ("(Forbidden)", "(Unauthorized)", "must be logged in", _UNKNOWN)
 #: How often an object may be missing before it counts as gone, because its watch may lag behind.
 _MISSES: Final = 2
 #: Objects kept for less time than this may disappear between two looks.
@@ -73,6 +78,12 @@ class KubectlDriver:
         self._exit_codes: set[int] = set()
         self._last: dict[str, Any] = {}
         self._missed: dict[str, int] = {}
+        #: When the job's objects were created, by the server's clock.
+        self._since = ""
+        self._hears_events = True
+        self._heard: set[tuple[str, str]] = set()
+        #: What is known about pods that don't exist.
+        self._unmade: list[str] = []
 
     def start(self, *, replace: bool = False) -> None:
         """Apply the documents."""
@@ -89,7 +100,7 @@ class KubectlDriver:
         try:
             there = {name: item for name in self._watched() if (item := self._get(name))}
         except GridflowError as error:
-            if "doesn't have a resource type" not in str(error):
+            if _UNKNOWN not in str(error):
                 raise
             kinds = ", ".join(d.content["kind"] for d in self._rendering.documents)
             needs = f"install the controller that the target {self._rendering.target.name} needs"
@@ -126,23 +137,34 @@ class KubectlDriver:
         """Print pods and their output until the job has ended or its service is ready."""
         wanted = self._watched() if self._is_brief() else []
         watches = {name: Watch(self._words("get", name)) for name in wanted}
+        deadline = self._job.deadline if self._trains else None
+        patience = Patience(self._job.name, self._job.start_timeout, deadline)
         try:
             while True:
-                items = self._patiently(lambda: self._look(output, watches))
+                items, pods = self._patiently(lambda: self._look(output, watches))
                 code = self._verdict(items)
                 if code is not None:
                     # Include pods that started and ended since the last look.
                     self._patiently(lambda: self._show_all(output))
                     return self._told(code, items)
+                code = patience.verdict(
+                    has_begun=any(pod.has_begun for pod in pods),
+                    is_running=any(pod.has_begun and not pod.has_ended for pod in pods),
+                    is_queued=is_queued(self._job, items, pods),
+                    reasons=[*self._unmade, *_waiting(pods)],
+                )
+                if code is not None:
+                    return code
                 time.sleep(self._poll)
         finally:
             for watch in watches.values():
                 watch.close()
             self._end_streams()
 
-    def _look(self, output: TextIO, watches: dict[str, Watch]) -> dict[str, Any]:
-        self._show_all(output)
-        return {name: self._now(name, watches.get(name)) for name in self._watched()}
+    def _look(self, output: TextIO, watches: dict[str, Watch]) -> tuple[dict[str, Any], list[Pod]]:
+        items = {name: self._now(name, watches.get(name)) for name in self._watched()}
+        self._note_age(items)
+        return items, self._show_all(output)
 
     def _patiently(self, look: Callable[[], _T]) -> _T:
         """Retry failed lookups: a server that is away for minutes doesn't end a job."""
@@ -151,11 +173,13 @@ class KubectlDriver:
             try:
                 found = look()
             except GridflowError as error:
+                if _is_final(error):
+                    raise
                 now = time.monotonic()
                 if until is None:
                     until = now + _AWAY
                     say(f"{error}; retrying for {_AWAY / 60:g} minutes, the job keeps running")
-                if now > until or any(word in str(error) for word in _REFUSED):
+                if now > until:
                     raise
                 time.sleep(self._poll)
             else:
@@ -182,6 +206,7 @@ class KubectlDriver:
 
     def status(self) -> list[TaskStatus]:
         """Return the job's pods."""
+        self._note_age({name: self._get(name) for name in self._watched()})
         return [TaskStatus(pod.name, pod.phase, pod.detail) for pod in self._pods()]
 
     def logs(self, *, follow: bool) -> int:
@@ -232,7 +257,7 @@ class KubectlDriver:
         there = {name: item for name in self._watched() if (item := self._get(name))}
         for name, item in there.items():
             why = ": ".join(filter(None, reason_of(item)))
-            state = state_of(item) or "not finished"
+            state = state_of(item) or ("suspended" if is_suspended(item) else "not finished")
             say(f"{name}: {state} ({why})" if why else f"{name}: {state}")
         return bool(there)
 
@@ -256,14 +281,64 @@ class KubectlDriver:
         text = self._call("get", name, "--output=json", "--ignore-not-found", _ONE_CALL)
         return json.loads(text) if text.strip() else None
 
-    def _pods(self) -> list[Pod]:
-        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json", _ONE_CALL))
-        return [Pod.of(item) for item in listing["items"]]
+    def _note_age(self, items: dict[str, Any]) -> None:
+        """Remember since when the job's objects exist; older events are about earlier ones."""
+        times = [
+            (item or {}).get("metadata", {}).get("creationTimestamp") for item in items.values()
+        ]
+        self._since = min(filter(None, times), default=self._since)
 
-    def _show_all(self, output: TextIO) -> None:
+    def _pods(self) -> list[Pod]:
+        """Return the job's pods; print why others can't be made."""
+        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json", _ONE_CALL))
+        pods = [Pod.of(item) for item in listing["items"]]
+        wanted = self._job.tasks if self._trains else len(pods) + 1
+        self._unmade = []
+        if sum(pod.has_begun for pod in pods) >= wanted:
+            return pods
+        # The reasons of the kubelet and of schedulers are also in the pods' own states, but not
+        # all of them: a volume that can't be mounted is only in an event.
+        waits = {pod.name: pod for pod in pods if not pod.has_begun}
+        details = {name: pod.detail for name, pod in waits.items()}
+        contents = [document.content for document in self._rendering.documents]
+        for event in self._events():
+            if not event.concerns(contents, waits):
+                continue
+            if event.kind == "Pod":
+                if ": " not in details[event.name]:
+                    told = dataclasses.replace(waits[event.name], detail=event.text)
+                    waits[event.name] = told
+                continue
+            line = f"{event.kind}/{event.name}: {event.text}{way_out(event.text)}"
+            if (event.kind, event.topic) not in self._heard:
+                self._heard.add((event.kind, event.topic))
+                say(line)
+            self._unmade.append(line)
+        return [waits.get(pod.name, pod) for pod in pods]
+
+    def _events(self) -> list[Event]:
+        """Return the warnings since the job's start, oldest first; one for each of their topics."""
+        if not self._since or not self._hears_events:
+            return []
+        words = ("get", "events", "--field-selector=type=Warning", "--output=json", _ONE_CALL)
+        try:
+            listing = json.loads(self._call(*words))
+        except GridflowError as error:
+            if not _is_final(error):
+                raise
+            self._hears_events = False
+            say(f"why pods can't be made or started won't be shown: {error}")
+            return []
+        events = sorted(map(Event.of, listing["items"]), key=lambda event: event.last)
+        fresh = [event for event in events if event.last >= self._since[: len(event.last)]]
+        return list({(event.kind, event.name, event.topic): event for event in fresh}.values())
+
+    def _show_all(self, output: TextIO) -> list[Pod]:
+        shown = []
         for pod in self._pods():
             if pod.is_leaving and (pod.name, pod.uid) not in self._seen:
                 continue  # from an earlier job
+            shown.append(pod)
             line = f"{pod.phase} {pod.detail}".strip()
             if self._seen.get((pod.name, pod.uid)) != line:
                 self._seen[pod.name, pod.uid] = line
@@ -280,6 +355,7 @@ class KubectlDriver:
                 self._streams[attempt].end()
             if pod.exit_code is not None:
                 self._exit_codes.add(pod.exit_code)
+        return shown
 
     def _end_streams(self) -> None:
         # The log stream of an ended pod ends by itself.
@@ -307,3 +383,26 @@ class KubectlDriver:
 
 def _name(content: Any) -> str:
     return f"{resource(content)}/{content['metadata']['name']}"
+
+
+def is_queued(job: Job, items: dict[str, Any], pods: list[Pod]) -> bool:
+    """Return whether a job waits until a queue admits it, by its objects and pods."""
+    has_queue = job.gang is not None and job.gang.queue is not None
+    waits = has_queue and not any(pod.is_placed for pod in pods)
+    return waits or any(item and is_suspended(item) for item in items.values())
+
+
+def _is_final(error: GridflowError) -> bool:
+    return any(word in str(error) for word in _FINAL)
+
+
+def _waiting(pods: list[Pod]) -> list[str]:
+    """Return what pods wait for that haven't started, one line for each reason."""
+    named: dict[str, list[str]] = {}
+    for pod in pods:
+        if not pod.has_begun:
+            named.setdefault(pod.detail or pod.phase, []).append(pod.name)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {why}{way_out(why)}"
+        for why, names in named.items()
+    ]

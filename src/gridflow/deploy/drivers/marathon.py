@@ -10,7 +10,7 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, say
+from gridflow.deploy.drivers.base import AlreadyThere, Patience, TaskStatus, say
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class MarathonDriver:
                 f"{self._url!r}."
             )
         self._name = job.name
+        self._limits = (job.start_timeout, job.deadline)
         self._tasks = {
             f"/{job.name}/{role}-{i}" for role, r in job.role_items() for i in range(r.replicas)
         }
@@ -57,19 +58,62 @@ class MarathonDriver:
 
     def follow(self, output: TextIO) -> int:  # noqa: ARG002  (Marathon has no API for output)
         """Wait until all tasks run; Marathon's apps never end."""
+        patience = Patience(self._name, *self._limits)
+        seen: dict[str, str] = {}
         while True:
             states = self.status()
             if states and all(task.state == "running" for task in states):
                 say("all tasks are running; remove them with 'gridflow cancel' when finished")
                 return 0
+            lines = {
+                task.task: ": ".join(filter(None, (task.state, task.detail))) for task in states
+            }
+            for name, line in lines.items():
+                if seen.get(name) != line:
+                    say(f"{name}: {line}")
+            seen = lines
+            code = patience.verdict(
+                # The tasks wait for each other, so one that runs hasn't started anything yet.
+                has_begun=False,
+                is_running=any(task.state == "running" for task in states),
+                is_queued=False,
+                reasons=[f"{task.task}: {lines[task.task]}" for task in states],
+            )
+            if code is not None:
+                return code
             time.sleep(self._poll)
 
     def status(self) -> list[TaskStatus]:
         """Return the apps."""
         found = []
+        reasons: dict[str, str] | None = None
         for app in self._apps() or ():
-            running = app.get("tasksRunning", 0) >= app.get("instances", 1)
-            found.append(TaskStatus(app["id"], "running" if running else "waiting"))
+            if app.get("tasksRunning", 0) >= app.get("instances", 1):
+                found.append(TaskStatus(app["id"], "running"))
+                continue
+            reasons = self._unplaced() if reasons is None else reasons
+            failure = (app.get("lastTaskFailure") or {}).get("message", "")
+            why = failure or reasons.get(app["id"], "")
+            found.append(TaskStatus(app["id"], "waiting", why))
+        return found
+
+    def _unplaced(self) -> dict[str, str]:
+        """Return why no host takes the apps that wait for one, by their ids."""
+        try:
+            queue = self._call("GET", "/v2/queue").get("queue", [])
+        except _NotFound:
+            return {}
+        found = {}
+        for item in queue:
+            offers = item.get("processedOffersSummary") or {}
+            declined = [
+                each for each in offers.get("rejectSummaryLastOffers") or [] if each["declined"]
+            ]
+            if declined:
+                why = ", ".join(
+                    f"{each['reason']} ({each['declined']} offers)" for each in declined
+                )
+                found[item.get("app", {}).get("id", "")] = f"no host fits: {why}"
         return found
 
     def is_there(self) -> bool:
@@ -89,7 +133,8 @@ class MarathonDriver:
 
     def _apps(self) -> list[Any] | None:
         """Return the group's apps, None if there is no such group."""
-        path = f"/v2/groups/{self._name}?embed=group.apps&embed=group.apps.counts"
+        embedded = ("group.apps", "group.apps.counts", "group.apps.lastTaskFailure")
+        path = f"/v2/groups/{self._name}?" + "&".join(f"embed={each}" for each in embedded)
         try:
             group = self._call("GET", path)
         except _NotFound:

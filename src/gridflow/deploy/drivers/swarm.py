@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.drivers.base import AlreadyThere, TaskStatus, call, say, tool, verdict
+from gridflow.deploy.drivers.base import (
+    AlreadyThere,
+    Patience,
+    TaskStatus,
+    call,
+    say,
+    tool,
+    verdict,
+)
 from gridflow.deploy.drivers.streams import LogStream
 from gridflow.deploy.targets.base import write_all
 from gridflow.deploy.targets.swarm import STACK
@@ -75,6 +83,11 @@ class SwarmTask:
         return self.state in _ENDED
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a container has started, or will never do so."""
+        return self.state == "running" or self.has_ended
+
+    @property
     def exit_code(self) -> int | None:
         """The program's exit code, None if it wasn't started or was stopped."""
         found = _CODE.search(self.error)
@@ -93,6 +106,7 @@ class SwarmDriver:
         hint = "Install Docker, or render the job and deploy it on a manager of the swarm."
         self._docker = tool("docker", hint)
         self._name = job.name
+        self._limits = (job.start_timeout, job.deadline)
         self._tasks = [f"{job.name}_{role}.{index + 1}" for role, index in tasks(job)]
         self._has_gpus = any(role.resources.gpu for role in job.roles.values())
         self._rendering = rendering
@@ -126,6 +140,7 @@ class SwarmDriver:
 
     def follow(self, output: TextIO) -> int:
         """Print tasks and their output until all have ended."""
+        patience = Patience(self._name, *self._limits)
         try:
             while True:
                 # Look at services before tasks, so that a task that ends in between counts as
@@ -135,6 +150,13 @@ class SwarmDriver:
                 for task in found.values():
                     self._show(task, output)
                 code = self._verdict(found, is_there=is_there)
+                if code is None:
+                    code = patience.verdict(
+                        has_begun=any(task.has_begun for task in found.values()),
+                        is_running=any(task.state == "running" for task in found.values()),
+                        is_queued=False,
+                        reasons=[f"{name}: {self._seen[name]}" for name in found],
+                    )
                 if code is not None:
                     return code
                 time.sleep(self._poll)
