@@ -29,7 +29,11 @@ RESOURCES = {
     ("batch.volcano.sh/v1alpha1", "jobs", "Job"),
     ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
     ("apps/v1", "deployments", "Deployment"),
+    ("authorization.k8s.io/v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
 }
+
+
+VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -87,6 +91,10 @@ class Kubernetes(Server):
         super().__init__()
         self.events = []
         self.uids = itertools.count(1)
+        #: What the user may not do: verb and resource, such as ("list", "pods").
+        self.denied = set()
+        #: Whether the user's token has expired.
+        self.is_stranger = False
 
     def put(self, key, body):
         """Keep an object, and tell those who watch."""
@@ -129,10 +137,14 @@ class Kubernetes(Server):
         parts = url.path.strip("/").split("/")
         if self.away.is_set():
             handler._answer({"kind": "Status", "status": "Failure", "code": 503}, 503)
+        elif self.is_stranger:
+            handler._answer(failure("Unauthorized", "Unauthorized", 401), 401)
         elif parts[0] not in {"api", "apis"}:
             handler._answer(not_found(), 404)
         elif len(parts) < (3 if parts[0] == "api" else 4):
             handler._answer(self._discovery(parts))
+        elif parts[-1] == "selfsubjectaccessreviews":
+            handler._answer(self._review(handler._body()), 201)
         else:
             self._object(handler, parts, parse_qs(url.query))
 
@@ -155,7 +167,7 @@ class Kubernetes(Server):
             {
                 "name": name,
                 "singularName": kind.lower(),
-                "namespaced": True,
+                "namespaced": kind != "SelfSubjectAccessReview",
                 "kind": kind,
                 "verbs": ["create", "delete", "get", "list", "patch"],
             }
@@ -169,9 +181,19 @@ class Kubernetes(Server):
             "resources": resources,
         }
 
+    def _review(self, body):
+        asked = body["spec"]["resourceAttributes"]
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+        return {**body, "status": {"allowed": (asked["verb"], resource) not in self.denied}}
+
     def _object(self, handler, parts, query):
         version = parts[1] if parts[0] == "api" else "/".join(parts[1:3])
         rest = parts[parts.index("namespaces") + 2 :]
+        verb = VERBS.get(handler.command, "get" if len(rest) > 1 else "list")
+        resource = "/".join((rest[0], *rest[2:]))
+        if (verb, resource) in self.denied:
+            handler._answer(failure("Forbidden", f"{resource} is forbidden", 403), 403)
+            return
         kind = next(k for v, name, k in RESOURCES if (v, name) == (version, rest[0]))
         key = (version, kind, rest[1]) if len(rest) > 1 else None
         if key is None and query.get("watch"):
@@ -280,15 +302,13 @@ def merge(base, change):
     return {k: v for k, v in merged.items() if k not in change or change[k] is not None}
 
 
+def failure(reason, message, code):
+    about = {"reason": reason, "message": message, "code": code}
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", **about}
+
+
 def not_found():
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "reason": "NotFound",
-        "message": "not found",
-        "code": 404,
-    }
+    return failure("NotFound", "not found", 404)
 
 
 class MarathonServer(Server):

@@ -102,6 +102,70 @@ def test_a_controller_that_is_not_installed_is_named(server, job, printed):
     assert "install the controller that the target tfjob needs (TFJob)" in err
 
 
+def test_what_a_user_may_not_do_is_said_at_once_before_anything_is_made(server, job, printed):
+    server.denied |= {("list", "pods"), ("get", "pods/log"), ("create", "jobs")}
+    code, _, err = printed("run", "-t", "kubernetes", job)
+    assert code == Exit.OTHER
+    missing = "jobs.batch: create; pods: list; pods/log: get"
+    assert f"you lack permissions in the namespace default: {missing}. Nothing of flights" in err
+    assert not server.objects
+
+
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [
+        ({("list", "pods"), ("get", "pods/log"), ("delete", "jobs")}, ("--detach",)),
+        ({("patch", "services"), ("watch", "jobs")}, ("--detach",)),
+    ],
+)
+def test_only_what_is_needed_is_asked_for(server, job, printed, denied, words):
+    server.denied |= denied
+    assert printed("run", "-t", "kubernetes", job, *words)[0] == 0
+    more = ("--set", "clean_up=all", "--replace")
+    code, _, err = printed("run", "-t", "kubernetes", job, *more)
+    assert code == Exit.OTHER
+    assert all(verb in err.partition("Nothing of")[0] for verb, _ in denied)
+
+
+@pytest.mark.parametrize("answer", ["403", "401"])
+def test_a_permission_that_is_lost_ends_the_run_at_once(server, job, printed, answer):
+    def play():
+        if answer == "403":
+            server.denied.add(("list", "pods"))
+        else:
+            server.is_stranger = True
+
+    with playing(server, play):
+        code, _, err = printed("run", "-t", "kubernetes", job)
+    assert code == Exit.OTHER
+    assert "retrying" not in err
+    assert "the job keeps running; follow it with" in err
+
+
+def test_output_that_may_not_be_read_is_said_once(server, job, printed):
+    def play():
+        server.denied.add(("get", "pods/log"))
+        complete(server)()
+
+    with playing(server, play):
+        code, out, err = printed("run", "-t", "kubernetes", job)
+    assert (code, out) == (0, ""), err
+    assert err.count("pods/log is forbidden") == 1
+
+
+def test_a_run_goes_on_where_events_may_not_be_read(server, job, printed):
+    server.denied.add(("list", "events"))
+
+    def play():
+        wait_for(lambda: any("/events?" in path for _, path in server.calls), "a look at events")
+        complete(server)()
+
+    with playing(server, play):
+        code, _, err = printed("run", "-t", "kubernetes", job)
+    assert code == 0, err
+    assert err.count("why pods can't be made or started won't be shown") == 1
+
+
 def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
     """After 'gridflow cancel', which doesn't wait; its last pods are not the new job's."""
     printed("run", "-t", "kubernetes", job, "--detach")

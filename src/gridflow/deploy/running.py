@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"target {arguments.target} identifies a job by its name: --set name=…"
         )
     driver = _driver(arguments, starts=True)
-    driver.start(replace=arguments.replace)
+    driver.start(replace=arguments.replace, follows=not arguments.detach or arguments.json)
     code = 0 if arguments.detach else _follow(driver, arguments)
     if arguments.json:
         _print_status(driver.status(), as_json=True)

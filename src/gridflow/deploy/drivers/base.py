@@ -16,6 +16,9 @@ from gridflow.errors import GridflowError, JobExists, MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+#: What kubectl says of errors that trying again won't resolve: an unknown kind, 403 and 401.
+UNKNOWN_KIND: Final = "doesn't have a resource type"
+_FINAL: Final = (UNKNOWN_KIND, "(Forbidden)", "(Unauthorized)", "must be logged in")
 #: Seconds in which a target notices that tasks have ended at the job's deadline.
 _SETTLES: Final = 60.0
 
@@ -32,13 +35,17 @@ class TaskStatus:
 class Driver(Protocol):
     """A job on a target."""
 
-    def start(self, *, replace: bool = False) -> None:
+    def start(self, *, replace: bool = False, follows: bool = True) -> None:
         """Start the job; with ``replace``, first remove an existing job of the same name.
+
+        ``follows`` is whether it will be followed.
 
         Raises
         ------
         AlreadyThere
             If the job already exists and ``replace`` is False.
+        NotAllowed
+            If the user lacks permissions that will be needed.
         """
 
     def follow(self, output: TextIO) -> int:
@@ -69,6 +76,28 @@ class AlreadyThere(JobExists):
 
     def __reduce__(self) -> tuple[type[AlreadyThere], tuple[str, str]]:
         return type(self), (self.name, self.what)
+
+
+class NotAllowed(GridflowError):
+    """The user lacks permissions that the job needs, so nothing was started.
+
+    Attributes
+    ----------
+    name, namespace : str
+    missing : tuple of str
+        Each is a resource with its verbs, such as ``pods: list``.
+    """
+
+    def __init__(self, name: str, namespace: str, missing: tuple[str, ...]) -> None:
+        self.name, self.namespace, self.missing = name, namespace, missing
+        super().__init__(
+            f"you lack permissions in the namespace {namespace}: {'; '.join(missing)}. Nothing of "
+            f"{name} was started. Ask for a Role with them, or set another namespace; 'kubectl "
+            f"auth can-i --list --namespace={namespace}' prints those that you have."
+        )
+
+    def __reduce__(self) -> tuple[type[NotAllowed], tuple[str, str, tuple[str, ...]]]:
+        return type(self), (self.name, self.namespace, self.missing)
 
 
 class NotThere(GridflowError):
@@ -113,6 +142,11 @@ def call(words: Sequence[str], text: str | None = None) -> str:
         reason = f"'{' '.join(words)}' failed with exit code {done.returncode}: {said}"
         raise GridflowError(reason)
     return done.stdout
+
+
+def is_final(said: str) -> bool:
+    """Return whether what kubectl says won't change by trying again."""
+    return any(words in said for words in _FINAL)
 
 
 class Patience:

@@ -44,7 +44,7 @@ class ComposeDriver:
             reason = f"Docker's Compose plugin (docker compose) isn't installed: {error}"
             raise MissingDependency(reason) from error
 
-    def start(self, *, replace: bool = False) -> None:
+    def start(self, *, replace: bool = False, follows: bool = True) -> None:  # noqa: ARG002
         """Create and start the containers."""
         if there := self._services():
             if not replace:

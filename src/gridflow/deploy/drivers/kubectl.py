@@ -9,7 +9,17 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.drivers.base import AlreadyThere, Patience, TaskStatus, call, say, tool
+from gridflow.deploy.drivers.base import (
+    UNKNOWN_KIND,
+    AlreadyThere,
+    NotAllowed,
+    Patience,
+    TaskStatus,
+    call,
+    is_final,
+    say,
+    tool,
+)
 from gridflow.deploy.drivers.objects import (
     BAD,
     GOOD,
@@ -29,7 +39,7 @@ from gridflow.deploy.pods import COMPONENT
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
@@ -43,9 +53,6 @@ _AWAY: Final = 600.0
 _ONE_CALL: Final = "--request-timeout=30s"
 #: The reason that controllers report for an exceeded deadline.
 _LATE: Final = "DeadlineExceeded"
-#: Errors that retrying won't resolve: 403, 401, and a kind that the server doesn't have.
-_UNKNOWN: Final = "doesn't have a resource type"
-_FINAL: Final = ("(Forbidden)", "(Unauthorized)", "must be logged in", _UNKNOWN)
 #: How often an object may be missing before it counts as gone, because its watch may lag behind.
 _MISSES: Final = 2
 #: Objects kept for less time than this may disappear between two looks.
@@ -59,6 +66,8 @@ _BESIDE: Final = (
     "TrainingRuntime",
     "ClusterTrainingRuntime",
 )
+#: Kinds that stand beside a job, and are made to be removed with it.
+_LEAVING: Final = ("Service", "Deployment", "TrainingRuntime")
 _ONGOING: Final = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano", "sparkapplication")
 
 
@@ -85,27 +94,86 @@ class KubectlDriver:
         #: What is known about pods that don't exist.
         self._unmade: list[str] = []
 
-    def start(self, *, replace: bool = False) -> None:
+    def start(self, *, replace: bool = False, follows: bool = True) -> None:
         """Apply the documents."""
+        self._ask(replace=replace, follows=follows)
+        there = self._there()
         if self._trains:
-            self._make_room(replace=replace)
+            self._make_room(there, replace=replace)
         # The documents have passed the lint, and not every server has the schemas kubectl needs.
         words = ("apply", "--filename=-", "--validate=false")
         for line in self._call(*words, text=self._rendering.text()).splitlines():
             say(line)
-        if self._trains and (self._job.time_to_live is not None or self._job.clean_up == "all"):
+        if self._is_removed:
             self._leave_with_the_job()
 
-    def _make_room(self, *, replace: bool) -> None:
+    @property
+    def _is_removed(self) -> bool:
+        """Whether the job is removed some time after its end."""
+        job = self._job
+        return self._trains and (job.time_to_live is not None or job.clean_up == "all")
+
+    def _ask(self, *, replace: bool, follows: bool) -> None:
+        """Ask the server whether the user may do everything that is to come, before any of it.
+
+        As ``kubectl auth can-i`` does, but all at once.
+        """
+        asked = self._rights(replace=replace, follows=follows)
+        reviews = [
+            {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": {"namespace": self._job.namespace, **right}},
+            }
+            for right in asked
+        ]
+        words = ("create", "--filename=-", "--output=json", "--validate=false", _ONE_CALL)
         try:
-            there = {name: item for name in self._watched() if (item := self._get(name))}
+            answers = self._call(*words, text="\n".join(map(json.dumps, reviews)))
+        except GridflowError:
+            return  # whatever it is, the next call ends with it, unless the server can't be asked
+        missing: dict[str, list[str]] = {}
+        for right, answer in zip(asked, _each_json(answers), strict=True):
+            if not answer.get("status", {}).get("allowed", True):
+                missing.setdefault(_resource_of(right), []).append(right["verb"])
+        if missing:
+            lines = (f"{resource}: {', '.join(verbs)}" for resource, verbs in missing.items())
+            raise NotAllowed(self._job.name, self._job.namespace, tuple(lines))
+
+    def _rights(self, *, replace: bool, follows: bool) -> list[dict[str, str]]:
+        """Return what the user needs to be allowed to."""
+        rights = []
+        for content in (document.content for document in self._rendering.documents):
+            kind = content["kind"]
+            verbs = ["get", "create"]
+            if follows and self._is_brief() and _name(content) in self._watched():
+                verbs += ["list", "watch"]
+            if not self._trains or (self._is_removed and kind in _LEAVING):
+                verbs.append("patch")
+            if replace and self._trains and kind != "PersistentVolumeClaim":
+                verbs.append("delete")
+            group = content["apiVersion"].rpartition("/")[0]
+            # All kinds that targets render have regular plurals.
+            about = {"group": group, "resource": f"{kind.lower()}s"}
+            rights += [{**about, "verb": verb} for verb in verbs]
+        if follows:
+            rights.append({"resource": "pods", "verb": "list"})
+            rights.append({"resource": "pods", "subresource": "log", "verb": "get"})
+        return list({tuple(right.items()): right for right in rights}.values())
+
+    def _there(self) -> dict[str, Any]:
+        """Return the objects that the server has."""
+        try:
+            return {name: item for name in self._watched() if (item := self._get(name))}
         except GridflowError as error:
-            if _UNKNOWN not in str(error):
+            if UNKNOWN_KIND not in str(error):
                 raise
             kinds = ", ".join(d.content["kind"] for d in self._rendering.documents)
             needs = f"install the controller that the target {self._rendering.target.name} needs"
             needs += f" ({kinds})"
             raise GridflowError(f"{error}; {needs}.") from error
+
+    def _make_room(self, there: dict[str, Any], *, replace: bool) -> None:
         if not there:
             return
         # Objects removed by 'gridflow cancel' may still be terminating.
@@ -129,7 +197,7 @@ class KubectlDriver:
         owner |= {key: item[key] for key in ("apiVersion", "kind")}
         patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
         for document in self._rendering.documents:
-            if document.content["kind"] in {"Service", "Deployment", "TrainingRuntime"}:
+            if document.content["kind"] in _LEAVING:
                 name = _name(document.content)
                 self._call("patch", name, "--type=merge", f"--patch={patch}")
 
@@ -173,7 +241,7 @@ class KubectlDriver:
             try:
                 found = look()
             except GridflowError as error:
-                if _is_final(error):
+                if is_final(str(error)):
                     raise
                 now = time.monotonic()
                 if until is None:
@@ -262,8 +330,7 @@ class KubectlDriver:
         return bool(there)
 
     def _is_brief(self) -> bool:
-        brief = self._job.time_to_live is not None and self._job.time_to_live < _SHORT_LIVED
-        return self._trains and (brief or self._job.clean_up == "all")
+        return self._is_removed and (self._job.time_to_live or 0) < _SHORT_LIVED
 
     def _watched(self) -> list[str]:
         """Return the names of the objects that determine the job's state, main role first."""
@@ -324,7 +391,7 @@ class KubectlDriver:
         try:
             listing = json.loads(self._call(*words))
         except GridflowError as error:
-            if not _is_final(error):
+            if not is_final(str(error)):
                 raise
             self._hears_events = False
             say(f"why pods can't be made or started won't be shown: {error}")
@@ -385,15 +452,25 @@ def _name(content: Any) -> str:
     return f"{resource(content)}/{content['metadata']['name']}"
 
 
+def _each_json(text: str) -> Iterator[Any]:
+    """Yield the objects of a text with one after the other."""
+    decoder, text = json.JSONDecoder(), text.strip()
+    while text:
+        found, end = decoder.raw_decode(text)
+        yield found
+        text = text[end:].lstrip()
+
+
+def _resource_of(right: dict[str, str]) -> str:
+    resource = ".".join(filter(None, (right["resource"], right.get("group"))))
+    return "/".join(filter(None, (resource, right.get("subresource"))))
+
+
 def is_queued(job: Job, items: dict[str, Any], pods: list[Pod]) -> bool:
     """Return whether a job waits until a queue admits it, by its objects and pods."""
     has_queue = job.gang is not None and job.gang.queue is not None
     waits = has_queue and not any(pod.is_placed for pod in pods)
     return waits or any(item and is_suspended(item) for item in items.values())
-
-
-def _is_final(error: GridflowError) -> bool:
-    return any(word in str(error) for word in _FINAL)
 
 
 def _waiting(pods: list[Pod]) -> list[str]:

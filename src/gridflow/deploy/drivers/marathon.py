@@ -45,7 +45,7 @@ class MarathonDriver:
         self._text = rendering.text()
         self._poll = poll
 
-    def start(self, *, replace: bool = False) -> None:
+    def start(self, *, replace: bool = False, follows: bool = True) -> None:  # noqa: ARG002
         """Create the group."""
         if self._apps():
             if not replace:

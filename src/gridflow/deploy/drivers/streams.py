@@ -7,6 +7,8 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Final, TextIO
 
+from gridflow.deploy.drivers.base import is_final, say
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -91,6 +93,9 @@ class LogStream:
                 code, said = self._read(has_ended=has_ended)
             except (OSError, ValueError):
                 return  # the output was closed
+            if is_final(said):
+                say(said.strip())
+                return
             if (has_ended and code == 0) or any(word in said for word in _GONE):
                 return
             self._closed.wait(self._pause)

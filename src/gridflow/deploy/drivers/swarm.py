@@ -116,7 +116,7 @@ class SwarmDriver:
         #: When a running task was first seen with a final desired state.
         self._leaving: dict[str, float] = {}
 
-    def start(self, *, replace: bool = False) -> None:
+    def start(self, *, replace: bool = False, follows: bool = True) -> None:  # noqa: ARG002
         """Deploy the stack."""
         self._check_swarm()
         if self._services():
