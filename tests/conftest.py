@@ -200,3 +200,11 @@ def printed(capfd):
         return (code, *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture
+def job(request, tmp_path):
+    """Give the path of a file with the test module's JOB."""
+    path = tmp_path / "job.yaml"
+    path.write_text(request.module.JOB)
+    return str(path)

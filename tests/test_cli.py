@@ -30,13 +30,6 @@ roles: {worker: {replicas: 2}}
 """
 
 
-@pytest.fixture
-def job(tmp_path):
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB)
-    return str(path)
-
-
 def test_targets_lists_them_all(printed):
     assert [line.split()[0] for line in printed("targets")[1].splitlines()] == list(TARGETS)
     assert list(json.loads(printed("targets", "--json")[1])) == list(TARGETS)

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from multiprocessing.connection import Listener
 from pathlib import Path
 
 import pyspark
@@ -14,7 +13,7 @@ import pytest
 
 for folder in ("docs", "yarn"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
-from clients import Notebook
+from clients import notebook_of
 
 from suite.sparks import connect
 from suite.waiting import patience, wait_for
@@ -69,24 +68,8 @@ def server(scratch, tmp_path_factory):
 def client(server, tmp_path_factory):
     """Give a session that runs one function after the other."""
     folder = tmp_path_factory.mktemp("client")
-    script = Path(__file__).parents[1] / "yarn" / "notebook.py"
-    log = folder / "client.log"
-    with Listener(str(folder / "socket")) as listener, log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, script, folder / "socket"],
-            cwd=folder,
-            env={**os.environ, "SPARK_REMOTE": server, "PYTHONPATH": str(connect())},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            listener._listener._socket.settimeout(patience())
-            with listener.accept() as connection:
-                yield Notebook(connection, log)
-        finally:
-            try:
-                process.wait(patience())  # it ends when nobody is connected any more
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    program = Path(__file__).parents[1] / "yarn" / "notebook.py"
+    environment = {**os.environ, "SPARK_REMOTE": server, "PYTHONPATH": str(connect())}
+    command = [sys.executable, program, folder / "socket"]
+    with notebook_of(command, folder, environment) as each:
+        yield each

@@ -15,16 +15,11 @@ from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow.errors import DataError, InvalidArgument, SchemaError
+from suite import batches
 from suite.batches import make_dataset
 
 LEAVES = {
-    "int8": (pa.int8(), st.integers(-128, 127)),
-    "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    "float32": (pa.float32(), st.floats(width=32)),
-    "float64": (pa.float64(), st.floats()),
-    "bool": (pa.bool_(), st.booleans()),
-    "string": (pa.string(), st.text(max_size=5)),
-    "binary": (pa.binary(), st.binary(max_size=5)),
+    **batches.LEAVES,
     "timestamp": (pa.timestamp("us", "UTC"), st.integers(-(2**50), 2**50)),
     "decimal": (
         pa.decimal128(15, 4),

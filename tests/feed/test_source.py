@@ -24,7 +24,7 @@ from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow._training.modes.base import DatasetRequest
 from gridflow.errors import InvalidArgument, SchemaError
-from suite.batches import make_dataset
+from suite.batches import LEAVES, make_dataset
 from suite.waiting import patience
 
 
@@ -55,15 +55,6 @@ def ids(dataset):
 
 
 ROWS = st.integers(1, 40)
-LEAVES = {
-    "int8": (pa.int8(), st.integers(-128, 127)),
-    "int64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    "float32": (pa.float32(), st.floats(width=32)),
-    "float64": (pa.float64(), st.floats()),
-    "bool": (pa.bool_(), st.booleans()),
-    "string": (pa.string(), st.text(max_size=5)),
-    "binary": (pa.binary(), st.binary(max_size=5)),
-}
 
 
 @st.composite

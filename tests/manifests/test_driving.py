@@ -30,13 +30,6 @@ COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
 
 
 @pytest.fixture
-def job(tmp_path):
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB)
-    return str(path)
-
-
-@pytest.fixture
 def server(tmp_path, monkeypatch):
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl isn't installed")

@@ -51,13 +51,6 @@ roles: {worker: {replicas: 2}}
 
 
 @pytest.fixture
-def job(tmp_path):
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB)
-    return str(path)
-
-
-@pytest.fixture
 def engine(tmp_path, monkeypatch):
     if not has_docker("deploy"):
         pytest.skip("no docker with 'stack deploy' is installed")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyspark
 import pytest
 
@@ -128,6 +131,29 @@ class Client:
         """Return what the containers have printed, of the application that spark-submit told."""
         found = re.search(r"application_\d+_\d+", said)
         return self.yarn.logs(found[0]) if found else ""
+
+
+@contextlib.contextmanager
+def notebook_of(command, folder, environment):
+    """Start a command that runs ``notebook.py`` with the socket of a folder; give its session."""
+    log = folder / "notebook.log"
+    with Listener(str(folder / "socket")) as listener, log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+        try:
+            listener._listener._socket.settimeout(patience())
+            with listener.accept() as connection:
+                yield Notebook(connection, log)
+        finally:
+            # It ends by itself when nobody is connected any more.
+            all_of_it = psutil.Process(process.pid).children(recursive=True)
+            try:
+                process.wait(patience())
+            except subprocess.TimeoutExpired:
+                for each in (process, *all_of_it):
+                    each.kill()
+                process.wait()
 
 
 class Notebook:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-from multiprocessing.connection import Listener
 from pathlib import Path
 
-import psutil
 import pytest
-from clients import Client, Notebook, blocks
-
-from suite.waiting import patience
+from clients import Client, blocks, notebook_of
 
 
 @pytest.fixture(autouse=True)
@@ -48,30 +43,5 @@ def notebook(client):
     path = f"{client.yarn.binaries}{os.pathsep}{os.environ['PATH']}"
     words += ["--conf", f"spark.executorEnv.PATH={path}"]
     command = blocks("sh")[1].replace("train.py", shlex.join([*words, str(program), address]))
-    log = client.folder / "notebook.log"
-    with Listener(address) as listener, log.open("wb") as out:
-        submitted = subprocess.Popen(
-            ["bash", "-ec", f"exec {command}"],
-            cwd=client.folder,
-            env=client.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
-        try:
-            listener._listener._socket.settimeout(patience())
-            with listener.accept() as connection:
-                yield Notebook(connection, log)
-        finally:
-            _end(submitted)
-
-
-def _end(process):
-    """Wait for the session to end, as it does when nobody is connected any more."""
-    all_of_it = psutil.Process(process.pid).children(recursive=True)
-    try:
-        process.wait(patience())
-    except subprocess.TimeoutExpired:
-        for each in (process, *all_of_it):
-            each.kill()
-        process.wait()
+    with notebook_of(["bash", "-ec", f"exec {command}"], client.folder, client.environment) as each:
+        yield each
