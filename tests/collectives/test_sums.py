@@ -7,7 +7,11 @@ import multiprocessing
 import os
 import signal
 import socket
+import struct
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -198,13 +202,104 @@ def test_a_rank_that_is_killed_is_noticed_and_not_waited_for(hosts, ranks, tmp_p
     assert "connection closed by peer" in str(error)
 
 
-def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_asked(ranks, tmp_path):
-    job = ranks([0, 0], functools.partial(for_ever, tmp_path), timeout=1.5).meet()
-    wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "the first sum")
-    os.kill(job.processes[1].pid, signal.SIGSTOP)
-    (error,) = job.results(1)
-    assert isinstance(error, TimeoutError)
-    assert "rank 1" in str(error)
+def once_it_stands_still(folder, size, group, rank):
+    group.all_reduce(np.ones(3, "float32"))
+    Path(folder, str(rank)).touch()
+    wait_for(Path(folder, "stopped").exists, "the one that stands still")
+    return group.all_reduce(np.ones(size, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "still", "size"),
+    [([0, 0], 1, 100_000), ([0, 0, 1], 2, 100_000), ([0, 0, 1], 1, 3), ([0, 1, 2], 2, 3)],
+    ids=str,
+)
+def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_asked_and_named_by_all(
+    hosts, still, size, ranks, tmp_path
+):
+    work = functools.partial(once_it_stands_still, tmp_path, size)
+    job = ranks(hosts, work, timeout=2.5).meet()
+    wait_for(lambda: len(list(tmp_path.iterdir())) == len(hosts), "the first sum")
+    os.kill(job.processes[still].pid, signal.SIGSTOP)
+    (tmp_path / "stopped").touch()
+    errors = job.results(len(hosts) - 1)
+    assert [type(each) for each in errors] == [TimeoutError] * len(errors)
+    assert all(f"rank {still} did not come in time" in str(each) for each in errors)
+
+
+#: In a network of its own: two hosts whose connection is cut, without a word to either.
+CUT = """
+import subprocess, threading, types
+import numpy as np
+from gridflow._collectives import chain, host
+from gridflow._wire import psk_tls
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+ip("link", "set", "lo", "up")
+psk_tls._SILENCE, psk_tls._LOOK_SECONDS = 0.5, 0.1
+psk_tls._ALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
+listener, came, there = psk_tls.listen("127.0.0.1"), threading.Event(), []
+def take(connection):
+    there.append(connection)
+    came.set()
+    threading.Event().wait()
+psk_tls.Door(listener, b"k" * 32, take)
+ends = [psk_tls.knock(listener.getsockname(), b"k" * 32)]
+came.wait()
+ends += there
+
+# One that doesn't read for long isn't cut off: it reads once the other has looked for its answers.
+looks, check = [], psk_tls.Connection._check_answers
+def looked(self):
+    looks.append(check(self))
+    if len(looks) == 20:
+        reader.start()
+psk_tls.Connection._check_answers = looked
+read = []
+reader = threading.Thread(target=lambda: read.append(len(ends[1].recv_bytes())))
+ends[0].send_bytes(bytes(64 << 20))
+reader.join()
+assert read == [64 << 20], read
+psk_tls.Connection._check_answers = check
+
+def rank_of(number):
+    other = chain.Neighbour(ends[number], [[1 - number]], None)
+    line = chain.Chain(*((None, other) if number == 0 else (other, None)))
+    group = host.HostGroup([number], number, 2, {}, chain=line, hosts=2)
+    try:
+        while True:
+            group.all_reduce(np.ones(1_000_000, "float32"))
+            summed.set()
+    except Exception as error:
+        print(f"{number} {type(error).__name__} {error}\\n", end="", flush=True)
+
+summed = threading.Event()
+ranks = [threading.Thread(target=rank_of, args=(number,)) for number in range(2)]
+for each in ranks:
+    each.start()
+summed.wait()
+ip("link", "set", "lo", "down")
+for each in ranks:
+    each.join()
+"""
+
+
+def test_hosts_that_a_cut_separates_notice_it_but_not_one_that_only_reads_late():
+    if subprocess.run(["unshare", "-n", "true"], check=False).returncode:
+        pytest.skip("only root may have a network of its own")
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", CUT],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+    )
+    told = sorted(done.stdout.splitlines())
+    assert [each.partition(":")[0] for each in told] == [
+        f"{rank} PeerGone the host of rank {1 - rank} can't be reached" for rank in range(2)
+    ]
 
 
 def test_nothing_lies_in_the_file_system_while_ranks_exchange_values(ranks):
@@ -238,16 +333,48 @@ def test_strangers_keep_no_host_from_joining(ranks):
     mute.close()
 
 
+def test_strangers_keep_no_rank_of_the_same_host_from_joining(ranks):
+    job = ranks([0, 0], sums)
+    mute, dead, guessing = (socket.socket(socket.AF_UNIX) for _ in range(3))
+    for each in (mute, dead, guessing):
+        each.connect(f"{job.announcements[0].folder}/s")
+    dead.sendall(b"\0\0")
+    dead.close()
+    guessing.sendall(struct.pack("!I32s", 1, b"another key"))
+    job.meet()
+    assert guessing.recv(1) == b""
+    assert not any(isinstance(each, Exception) for each in job.results())
+    mute.close()
+    guessing.close()
+
+
 def test_where_a_sandbox_hides_the_host_a_rank_is_a_host_of_its_own(monkeypatch):
     assert joining._host() == joining._host()
     monkeypatch.setattr(joining, "Path", lambda _: Path("/proc/self/hidden"))
     assert joining._host() != joining._host()
 
 
-def test_a_rank_that_never_comes_is_named():
+def test_a_rank_that_never_comes_is_named_whoever_else_connects():
     listener = links.Listener()
     try:
-        with pytest.raises(PeerGone, match="rank 3 did not connect within 0.2 seconds"):
-            listener.accept([3], 0.2)
+        with socket.socket(socket.AF_UNIX) as mute:
+            mute.connect(f"{listener.folder}/s")
+            with pytest.raises(PeerGone, match="rank 3 did not connect within 0.2 seconds"):
+                listener.accept([3], b"key", links.TimeLimit(0.2))
     finally:
         listener.close()
+
+
+def test_a_rank_doesnt_join_one_that_has_another_key():
+    listener = links.Listener()
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(listener.accept, [1], b"key", links.TimeLimit(patience()))
+        with pytest.raises(PeerGone, match="doesn't know"):
+            links.connect(listener.folder, 1, b"another key", links.TimeLimit(patience()))
+        mine = links.connect(listener.folder, 1, b"key", links.TimeLimit(patience()))
+        theirs = found.result()[1]
+    mine.sendall(b"here")
+    assert theirs.recv(4) == b"here"
+    mine.close()
+    theirs.close()
+    listener.close()

@@ -7,21 +7,29 @@ its way.
 
 A few numbers cost only latency. So those of each rank travel in both directions at once, and each
 host adds all of them.
+
+A host that waits in vain tells the next ones for whom, so that these don't blame it: each waits a
+little longer for a neighbour than that may wait for the hosts behind it.
 """
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow._collectives.errors import PeerGone, RanksDiffer
+from gridflow._collectives.errors import Missing, RanksDiffer
+from gridflow._wire.psk_tls import Farewell, Late
 
 if TYPE_CHECKING:
     from gridflow._wire.psk_tls import Connection
 
+_CUT: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+_LOSS: Final = struct.Struct("<Q4s")
+_FAREWELL_SECONDS: Final = 1.0
 _HEADER: Final = struct.Struct("<QQ8s")
 #: Bytes in one message.
 _PIECE: Final = 128 << 10
@@ -29,17 +37,92 @@ _PIECE: Final = 128 << 10
 _SMALL: Final = 2048
 
 
+class Neighbour:
+    """The connection to a neighbouring host, whose errors name the rank that is missing.
+
+    Parameters
+    ----------
+    connection : Connection
+    hosts : list of list of int
+        The ranks of the neighbour, and of the hosts behind it.
+    timeout : float, optional
+        Seconds that a rank may be late.
+    """
+
+    def __init__(
+        self, connection: Connection, hosts: list[list[int]], timeout: float | None
+    ) -> None:
+        self._connection, self._rank = connection, hosts[0][0]
+        # Before a host waits for the next one, its ranks have waited for one another.
+        waits = [1 if len(ranks) == 1 else 2 for ranks in hosts]
+        self._soon = None if timeout is None else timeout * waits[0]
+        self._late = None if timeout is None else timeout * sum(waits)
+        self.hosts = len(hosts)
+        connection.patience = self._late
+
+    def send(self, message: bytes | memoryview) -> None:
+        """Send a message."""
+        try:
+            self._connection.send_bytes(message)
+        except OSError as error:
+            raise self._missing(error) from error
+
+    def receive(self, *, soon: bool = False) -> bytes:
+        """Wait for a message; `soon`: that says no more than that the neighbour is there."""
+        self._connection.patience = self._soon if soon else self._late
+        try:
+            return self._connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            raise self._missing(error) from error
+        finally:
+            self._connection.patience = self._late
+
+    def receive_into(self, target: memoryview) -> None:
+        """Wait for a message of this length."""
+        try:
+            self._connection.receive_into(target)
+        except (OSError, EOFError) as error:
+            raise self._missing(error) from error
+
+    def give_up(self, missing: Missing) -> None:
+        """Tell the neighbour who is missing, and hang up."""
+        words = _LOSS.pack(missing.rank, missing.why.encode())
+        self._connection.say_farewell(words, _FAREWELL_SECONDS)
+        self._connection.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._connection.hang_up()
+
+    def _missing(self, error: OSError | EOFError) -> Missing:
+        if isinstance(error, Farewell):
+            rank, why = _LOSS.unpack(error.content)
+            return Missing(rank, why.rstrip(bytes(1)).decode(), is_told=True)
+        if isinstance(error, Late):
+            return Missing(self._rank, "late")
+        is_cut = isinstance(error, OSError) and error.errno in _CUT
+        return Missing(self._rank, "cut" if is_cut else "gone")
+
+
 class Chain:
     """The place of this host in the chain.
 
     Parameters
     ----------
-    before, after : Connection or None
+    before, after : Neighbour or None
         To the neighbouring hosts.
+    timeout : float, optional
+        Seconds that a rank may be late.
     """
 
-    def __init__(self, before: Connection | None, after: Connection | None) -> None:
+    def __init__(
+        self, before: Neighbour | None, after: Neighbour | None, timeout: float | None = None
+    ) -> None:
         self._before, self._after = before, after
+        self._neighbours = [each for each in (before, after) if each is not None]
+        # Between two hosts, nobody's silence can be another's.
+        self._meets_first = timeout is not None and sum(each.hosts for each in self._neighbours) > 1
+        self._gives_up = threading.Lock()  # once: then it stays locked
         self._count = 0
 
     def all_reduce(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
@@ -51,7 +134,16 @@ class Chain:
             The numbers of this host's ranks, as one-dimensional arrays.
         total : numpy.ndarray
             Receives the sum.
+
+        Raises
+        ------
+        Missing
+            A rank has ended, is late or is cut off.
+        RanksDiffer
+            A host is in another operation.
         """
+        if self._meets_first:
+            self._await_neighbours(total)
         if 0 < total.nbytes <= _SMALL:
             self._gather(parts, total)
         else:
@@ -64,19 +156,15 @@ class Chain:
         header = self._header(total)
         mine = b"".join(part.tobytes() for part in parts)
         lower = higher = b""
-        try:
-            if self._before is not None and self._after is None:
-                self._before.send_bytes(header + mine)
-            if self._before is not None:
-                lower = self._checked(self._before.recv_bytes(), header)
-            if self._after is not None:
-                self._after.send_bytes(header + lower + mine)
-                higher = self._checked(self._after.recv_bytes(), header)
-            if self._before is not None and self._after is not None:
-                self._before.send_bytes(header + mine + higher)
-        except (OSError, EOFError) as error:
-            self.close()
-            raise _gone() from error
+        if self._before is not None and self._after is None:
+            self._before.send(header + mine)
+        if self._before is not None:
+            lower = self._checked(self._before.receive(), header)
+        if self._after is not None:
+            self._after.send(header + lower + mine)
+            higher = self._checked(self._after.receive(), header)
+        if self._before is not None and self._after is not None:
+            self._before.send(header + mine + higher)
         ranks = np.frombuffer(lower + mine + higher, total.dtype).reshape(-1, len(total))
         total[...] = ranks[0]
         for each in ranks[1:]:
@@ -86,7 +174,7 @@ class Chain:
         """Send sums along the chain and back."""
         most = max(1, _PIECE // total.itemsize)
         pieces = [slice(start, start + most) for start in range(0, max(1, len(total)), most)]
-        failures: list[Exception] = []
+        failures: list[Missing] = []
         back = threading.Thread(
             target=self._bring_back, args=(pieces, total, failures), name="gridflow-sums-back"
         )
@@ -94,30 +182,39 @@ class Chain:
             back.start()
         try:
             self._send_on(pieces, parts, total)
-        except (OSError, EOFError) as error:
-            failures.insert(0, error)
-            self.close()  # the other thread is waiting for data that won't come
+        except Missing as missing:
+            failures.append(missing)
+            self.give_up(missing)  # the other thread is waiting for data that won't come
         if self._after is not None:
             back.join()
         if failures:
-            raise _gone() from failures[0]
+            raise min(failures, key=lambda each: not each.is_told)
 
-    def close(self) -> None:
-        """Close the connections."""
-        for each in (self._before, self._after):
-            if each is not None:
-                each.hang_up()
+    def give_up(self, missing: Missing) -> None:
+        """Tell the neighbours who is missing, and close the connections."""
+        if self._gives_up.acquire(blocking=False):
+            for each in self._neighbours:
+                each.give_up(missing)
+
+    def _await_neighbours(self, total: np.ndarray[Any, Any]) -> None:
+        """Wait until the neighbours are in this operation.
+
+        Later, their silence may be due to others. So only here can a host that doesn't come be told
+        after the time limit for one, however long the chain.
+        """
+        mine = self._header(total)
+        for each in self._neighbours:
+            each.send(mine)
+        for each in self._neighbours:
+            self._checked(each.receive(soon=True), mine)
 
     def _agree(self, total: np.ndarray[Any, Any]) -> None:
         """Compare the operation with those of the neighbouring hosts."""
         mine = self._header(total)
-        try:
-            if self._after is not None:
-                self._after.send_bytes(mine)
-            if self._before is not None:
-                self._checked(self._before.recv_bytes(), mine)
-        except (OSError, EOFError) as error:
-            raise _gone() from error
+        if self._after is not None:
+            self._after.send(mine)
+        if self._before is not None:
+            self._checked(self._before.receive(), mine)
 
     def _header(self, total: np.ndarray[Any, Any]) -> bytes:
         return _HEADER.pack(self._count, total.nbytes, total.dtype.name.encode()[:8])
@@ -125,7 +222,8 @@ class Chain:
     def _checked(self, message: bytes, header: bytes) -> bytes:
         """Return what follows the header, which must be this host's."""
         if not message.startswith(header):
-            self.close()
+            for each in self._neighbours:
+                each.hang_up()
             raise RanksDiffer("hosts are in different collective operations.")
         return message[len(header) :]
 
@@ -147,12 +245,12 @@ class Chain:
             for part in rest:
                 np.add(target, part[piece], out=target)
             if self._after is not None:
-                self._after.send_bytes(_bytes(target))
+                self._after.send(_bytes(target))
             elif self._before is not None:
-                self._before.send_bytes(_bytes(target))
+                self._before.send(_bytes(target))
 
     def _bring_back(
-        self, pieces: list[slice], total: np.ndarray[Any, Any], failures: list[Exception]
+        self, pieces: list[slice], total: np.ndarray[Any, Any], failures: list[Missing]
     ) -> None:
         assert self._after is not None
         try:
@@ -160,15 +258,11 @@ class Chain:
                 view = _bytes(total[piece])
                 self._after.receive_into(view)
                 if self._before is not None:
-                    self._before.send_bytes(view)
-        except (OSError, EOFError) as error:
-            failures.append(error)
-            self.close()
+                    self._before.send(view)
+        except Missing as missing:
+            failures.append(missing)
+            self.give_up(missing)
 
 
 def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
     return memoryview(values.view(np.uint8))  # type: ignore[arg-type]
-
-
-def _gone() -> PeerGone:
-    return PeerGone("connection closed by peer: a host has left the sum over all ranks.")

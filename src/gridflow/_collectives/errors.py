@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_WORDS: Final = {
+    "late": "rank {rank} did not come in time (CommunicationOptions(timeout_seconds=)).",
+    "gone": "connection closed by peer: rank {rank} has left the sum over all ranks.",
+    "cut": (
+        "the host of rank {rank} can't be reached: it hasn't answered for two minutes. It, or the "
+        "network between the two hosts, has failed."
+    ),
+}
+
 
 class PeerGone(ConnectionError):
-    """Another rank has closed its connection, because it ended or was ended."""
+    """Another rank has closed its connection, because it ended or was ended; or it is cut off."""
 
 
 class RanksDiffer(RuntimeError):
     """Ranks called different operations."""
+
+
+class Missing(Exception):
+    """The rank that this one waits for in vain, itself or by what another rank told.
+
+    It stays within the group, whose other ranks are told, too: they may be waiting for this one.
+
+    Parameters
+    ----------
+    rank : int
+    why : {'late', 'gone', 'cut'}
+    is_told : bool, default False
+        Whether another rank said so.
+    """
+
+    def __init__(self, rank: int, why: str, *, is_told: bool = False) -> None:
+        super().__init__(rank, why)
+        self.rank, self.why, self.is_told = rank, why, is_told
+
+    def error(self) -> PeerGone | TimeoutError:
+        """Return the error for the user."""
+        words = _WORDS[self.why].format(rank=self.rank)
+        return TimeoutError(words) if self.why == "late" else PeerGone(words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow._collectives.errors import PeerGone, RanksDiffer
+from gridflow._collectives.errors import Missing, RanksDiffer
 from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _SMALL: Final = 2048
 _PIECE: Final = 1 << 20
 #: Instead of the offset: all ranks are about to share more memory.
 _ROOM: Final = 2**64 - 1
+#: Instead of the offset: a rank is missing, whose number stands instead of the operation's.
+_LOSS: Final = 2**64 - 2
+#: After the first piece has been added up: pieces of one host's ranks, or the sum over all hosts.
+_FIRST_SUM: Final = 1
 #: Up to this many ranks, each rank adds everything; more ranks share the work in a second round.
 _FEW: Final = 4
 
@@ -81,8 +85,8 @@ class HostGroup:
         self._memory = np.empty(0, np.uint8)
         for _, link in self._links:
             if timeout is not None:
-                whole = int(timeout)
-                pair = struct.pack("ll", whole, int((timeout - whole) * 1e6))
+                whole = int(timeout)  # 0 seconds and 0 microseconds would be no limit
+                pair = struct.pack("ll", whole, max(int((timeout - whole) * 1e6), int(not whole)))
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pair)
 
     def all_reduce(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -96,7 +100,9 @@ class HostGroup:
         Raises
         ------
         PeerGone
-            A rank has ended.
+            A rank has ended, or is cut off.
+        TimeoutError
+            A rank didn't come in time.
         RanksDiffer
             A rank called another operation.
         """
@@ -104,10 +110,14 @@ class HostGroup:
         total = aligned_empty(mine.shape, mine.dtype)
         with self._lock:
             flat, out = mine.reshape(-1), total.reshape(-1)
-            if self._hosts == 1 and mine.nbytes <= _SMALL:
-                self._sum_small(flat, out)
-            else:
-                self._sum_shared(flat, out)
+            try:
+                if self._hosts == 1 and mine.nbytes <= _SMALL:
+                    self._sum_small(flat, out)
+                else:
+                    self._sum_shared(flat, out)
+            except Missing as missing:
+                self._give_up(missing)
+                raise missing.error() from missing.__cause__
             self._count += 1
         return total
 
@@ -121,7 +131,7 @@ class HostGroup:
 
         Raises
         ------
-        PeerGone, RanksDiffer
+        PeerGone, TimeoutError, RanksDiffer
             As `all_reduce`.
         """
         mine = np.asarray(values, order="C")
@@ -194,9 +204,14 @@ class HostGroup:
                 socket.send_fds(link, [b"m"], [descriptor])
         else:
             rank, link = self._links[0]
-            _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+            try:
+                _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+            except BlockingIOError:
+                raise Missing(rank, "late") from None
+            except OSError:
+                descriptors = []
             if not descriptors:
-                raise self._gone(rank)
+                raise Missing(rank, "gone")
             (descriptor,) = descriptors
         try:
             self._memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
@@ -212,32 +227,48 @@ class HostGroup:
         for _, link in self._links:
             _send(link, header)
         for rank, link in self._links:
-            self._compare(rank, header, self._receive(rank, link, _HEADER.size))
+            # The first rank may be waiting for other hosts. It says who is missing there, and if it
+            # stands still itself, they notice.
+            is_away = self._hosts > 1 and rank == self._ranks[0] and stage == _FIRST_SUM
+            told = self._receive(rank, link, _HEADER.size, is_patient=is_away)
+            self._compare(rank, header, told)
 
     def _header(self, mine: np.ndarray[Any, Any], stage: int) -> bytes:
         return _HEADER.pack(self._count, mine.nbytes, mine.dtype.name.encode()[:8], stage)
 
     def _compare(self, rank: int, mine: bytes, told: bytes) -> None:
-        if told != mine:
-            raise RanksDiffer(
-                f"{_DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
-            )
+        if told == mine:
+            return
+        missing, _, why, stage = _HEADER.unpack(told)
+        if stage == _LOSS:
+            raise Missing(missing, why.rstrip(bytes(1)).decode(), is_told=True)
+        raise RanksDiffer(
+            f"{_DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
+        )
 
-    def _receive(self, rank: int, link: socket.socket, count: int) -> bytes:
-        try:
-            told = link.recv(count, socket.MSG_WAITALL)
-        except BlockingIOError:
-            raise TimeoutError(
-                f"rank {rank} did not come in time (CommunicationOptions(timeout_seconds=))."
-            ) from None
-        except OSError:
-            told = b""
-        if len(told) < count:
-            raise self._gone(rank)
-        return told
+    def _receive(
+        self, rank: int, link: socket.socket, count: int, *, is_patient: bool = False
+    ) -> bytes:
+        while True:
+            try:
+                told = link.recv(count, socket.MSG_WAITALL)
+            except BlockingIOError:
+                if is_patient:
+                    continue
+                raise Missing(rank, "late") from None
+            except OSError:
+                told = b""
+            if len(told) < count:
+                raise Missing(rank, "gone")
+            return told
 
-    def _gone(self, rank: int) -> PeerGone:
-        return PeerGone(f"connection closed by peer: rank {rank} has left the sum over all ranks.")
+    def _give_up(self, missing: Missing) -> None:
+        """Tell the others who is missing: they may be waiting for this rank."""
+        words = _HEADER.pack(missing.rank, 0, missing.why.encode(), _LOSS)
+        for _, link in self._links:
+            _send(link, words)
+        if self._chain is not None:
+            self._chain.give_up(missing)
 
 
 _DIFFER: Final = "rank {rank} and this one are in different collective operations."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow._collectives import links
-from gridflow._collectives.chain import Chain
+from gridflow._collectives.chain import Chain, Neighbour
 from gridflow._collectives.errors import PeerGone
 from gridflow._collectives.host import HostGroup
+from gridflow._collectives.links import TimeLimit
 from gridflow._wire import psk_tls
 
 if TYPE_CHECKING:
@@ -105,28 +107,52 @@ class Joining:
         for rank, each in enumerate(everyone):
             hosts.setdefault(each.host, []).append(rank)
         ranks = hosts[self.mine.host]
-        lower, higher = [r for r in ranks if r < self._rank], [r for r in ranks if r > self._rank]
-        found = {r: links.connect(everyone[r].folder, self._rank, seconds) for r in lower}
-        found |= self._local.accept(higher, seconds)
-        chain = None
-        if len(hosts) > 1 and self._rank == ranks[0]:
-            leaders = [members[0] for members in hosts.values()]
-            chain = self._chain(leaders, everyone, seconds)
+        limit = TimeLimit(seconds)
+        key = bytes.fromhex(everyone[0].key)
+        with contextlib.ExitStack() as stack:
+            found: dict[int, socket.socket] = {}
+            for lower in [rank for rank in ranks if rank < self._rank]:
+                found[lower] = links.connect(everyone[lower].folder, self._rank, key, limit)
+                stack.callback(found[lower].close)
+            higher = self._local.accept([r for r in ranks if r > self._rank], key, limit)
+            for link in higher.values():
+                stack.callback(link.close)
+            chain = None
+            if len(hosts) > 1 and self._rank == ranks[0]:
+                chain = self._chain(list(hosts.values()), everyone, key, limit, timeout)
+            stack.pop_all()
         return HostGroup(
-            ranks, self._rank, len(everyone), found, chain=chain, hosts=len(hosts), timeout=timeout
+            ranks,
+            self._rank,
+            len(everyone),
+            found | higher,
+            chain=chain,
+            hosts=len(hosts),
+            timeout=timeout,
         )
 
-    def _chain(self, leaders: list[int], everyone: Sequence[Announcement], seconds: float) -> Chain:
-        key = bytes.fromhex(everyone[0].key)
-        place = leaders.index(self._rank)
-        visitor = _Visitor(self._remote, key) if place else None
+    def _chain(
+        self,
+        hosts: list[list[int]],
+        everyone: Sequence[Announcement],
+        key: bytes,
+        limit: TimeLimit,
+        timeout: float | None,
+    ) -> Chain:
+        place = next(at for at, ranks in enumerate(hosts) if ranks[0] == self._rank)
+        lower, higher = hosts[:place][::-1], hosts[place + 1 :]
         before = after = None
-        if place + 1 < len(leaders):
-            there = everyone[leaders[place + 1]]
-            after = _knock((there.address.strip("[]"), there.port), key, seconds)
-        if visitor is not None:
-            before = visitor.wait(seconds)
-        return Chain(before, after)
+        visitor = _Visitor(self._remote, key) if lower else None
+        try:
+            if higher:
+                rank = higher[0][0]
+                after = Neighbour(_knock(rank, everyone[rank], key, limit), higher, timeout)
+            if visitor is not None:
+                before = Neighbour(visitor.wait(lower[0][0], limit), lower, timeout)
+        finally:
+            if visitor is not None:
+                visitor.stop_listening()
+        return Chain(before, after, timeout)
 
 
 class _Visitor:
@@ -142,22 +168,27 @@ class _Visitor:
         self._came.set()
         threading.Event().wait()  # a door closes the connection of a thread that returns
 
-    def wait(self, seconds: float) -> Connection:
-        came = self._came.wait(seconds)
-        self._door.stop_listening()
-        if not came or self._connection is None:
-            raise PeerGone(f"the previous host did not connect within {seconds:g} seconds.")
+    def wait(self, rank: int, limit: TimeLimit) -> Connection:
+        if not self._came.wait(limit.left) or self._connection is None:
+            raise PeerGone(
+                f"rank {rank}, on another host, did not connect within {limit.seconds:g} seconds."
+            )
         return self._connection
 
+    def stop_listening(self) -> None:
+        self._door.stop_listening()
 
-def _knock(address: tuple[str, int], key: bytes, seconds: float) -> Connection:
-    give_up = time.monotonic() + seconds
+
+def _knock(rank: int, there: Announcement, key: bytes, limit: TimeLimit) -> Connection:
+    address = (there.address.strip("[]"), there.port)
     while True:
         try:
-            return psk_tls.knock(address, key, max(give_up - time.monotonic(), _LOOK_SECONDS))
+            return psk_tls.knock(address, key, limit.left)
         except OSError as error:
-            if time.monotonic() > give_up:
-                raise PeerGone(f"connection closed by peer {address[0]}: {error}") from error
+            if limit.has_run_out:
+                raise PeerGone(
+                    f"connection closed by peer: rank {rank} at {address[0]}: {error}"
+                ) from error
             time.sleep(_LOOK_SECONDS)
 
 

@@ -1,25 +1,54 @@
-"""Connections between the processes of one host."""
+"""Connections between the processes of one host.
+
+Both sides prove that they know the group's key: other jobs of the same user can reach the socket.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hmac
 import os
+import select
 import shutil
 import socket
 import struct
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow._collectives.errors import PeerGone
+from gridflow._wire.acceptor import Acceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
-_RANK: Final = struct.Struct("!I")
-_PEER: Final = struct.Struct("3i")
+#: A rank, and the proof that it knows the key.
+_HELLO: Final = struct.Struct("!I32s")
+_ANSWER_BYTES: Final = 32
 _SOCKET: Final = "s"
-_LOOK_SECONDS: Final = 0.01
+#: Time limit for a peer's first words.
+_HELLO_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.05
+
+
+class TimeLimit:
+    """A time limit for several steps, in seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit; a little even afterwards, for what is there already."""
+        return max(self._end - time.monotonic(), _LOOK_SECONDS)
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the limit is over."""
+        return time.monotonic() > self._end
 
 
 class Listener:
@@ -39,27 +68,51 @@ class Listener:
             self.close()
             raise
 
-    def accept(self, ranks: Sequence[int], seconds: float) -> dict[int, socket.socket]:
-        """Return the connections of peers, each of which sends its rank first."""
+    def accept(
+        self, ranks: Sequence[int], key: bytes, limit: TimeLimit
+    ) -> dict[int, socket.socket]:
+        """Return the connections of peers that know the key.
+
+        Raises
+        ------
+        PeerGone
+            A rank doesn't connect in time.
+        """
         found: dict[int, socket.socket] = {}
-        give_up = time.monotonic() + seconds
-        while len(found) < len(ranks):
-            self._socket.settimeout(max(give_up - time.monotonic(), _LOOK_SECONDS))
-            try:
-                link, _ = self._socket.accept()
-            except TimeoutError:
-                missing = ", ".join(str(rank) for rank in ranks if rank not in found)
-                raise PeerGone(
-                    f"rank {missing} did not connect within {seconds:g} seconds."
-                ) from None
-            _, user, _ = _PEER.unpack(
-                link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            )
-            rank = _RANK.unpack(link.recv(_RANK.size, socket.MSG_WAITALL))[0]
-            if user != os.getuid() or rank not in ranks or rank in found:
+        all_came = threading.Event()
+
+        def meet(link: socket.socket) -> Generator[int, None, None]:
+            with contextlib.ExitStack() as stack:
+                stack.callback(link.close)
+                said = b""
+                while len(said) < _HELLO.size:
+                    yield select.POLLIN
+                    more = link.recv(_HELLO.size - len(said))
+                    if not more:
+                        return
+                    said += more
+                rank, proof = _HELLO.unpack(said)
+                if rank not in ranks or rank in found:
+                    return
+                if not hmac.compare_digest(proof, _proof(key, "from", rank, self.folder)):
+                    return
+                link.settimeout(None)
+                link.sendall(_proof(key, "to", rank, self.folder))
+                stack.pop_all()
+                found[rank] = link
+                if len(found) == len(ranks):
+                    all_came.set()
+
+        if not ranks:
+            return found
+        acceptor = Acceptor(self._socket, meet, "gridflow-links", _HELLO_SECONDS)
+        all_came.wait(limit.left)
+        acceptor.close()
+        if len(found) < len(ranks):
+            for link in found.values():
                 link.close()
-                continue
-            found[rank] = link
+            missing = ", ".join(str(rank) for rank in ranks if rank not in found)
+            raise PeerGone(f"rank {missing} did not connect within {limit.seconds:g} seconds.")
         return found
 
     def close(self) -> None:
@@ -68,19 +121,38 @@ class Listener:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def connect(folder: str, rank: int, seconds: float) -> socket.socket:
-    """Connect to the listener in a folder, as a rank."""
+def connect(folder: str, rank: int, key: bytes, limit: TimeLimit) -> socket.socket:
+    """Connect to the listener in a folder, as a rank.
+
+    Raises
+    ------
+    PeerGone
+        Nothing listens there, or nothing that knows the key.
+    """
     link = socket.socket(socket.AF_UNIX)
     try:
-        link.settimeout(seconds)
+        link.settimeout(limit.left)
         with _Place(folder) as place:
             link.connect(place)
-        link.sendall(_RANK.pack(rank))
+        link.sendall(_HELLO.pack(rank, _proof(key, "from", rank, folder)))
+        answer = b""
+        while len(answer) < _ANSWER_BYTES:
+            link.settimeout(limit.left)
+            more = link.recv(_ANSWER_BYTES - len(answer))
+            if not more:
+                raise ConnectionResetError("it ended, or it doesn't know this rank.")
+            answer += more
+        if not hmac.compare_digest(answer, _proof(key, "to", rank, folder)):
+            raise ConnectionRefusedError("it has another key.")
     except OSError as error:
         link.close()
         raise PeerGone(f"connection closed by peer in {folder}: {error}") from error
     link.settimeout(None)
     return link
+
+
+def _proof(key: bytes, direction: str, rank: int, folder: str) -> bytes:
+    return hmac.digest(key, f"{direction} {rank} in {folder}".encode(), "sha256")
 
 
 class _Place:

@@ -35,8 +35,10 @@ class CommunicationOptions:
         ``nccl`` is NVIDIA's, for workers with GPUs of their own. ``auto`` is ``gridflow``, unless
         each worker has GPUs of its own: then TensorFlow chooses.
     timeout_seconds : float, optional
-        Time after which an operation that waits for a peer fails. Default: no limit;
-        ``Deadlines.step`` then detects a rank that hangs.
+        Time after which an operation that waits for a peer fails, with a ``TimeoutError`` that
+        names the rank that is missing, on its own host or another. Default: no limit;
+        ``Deadlines.step`` then detects a rank that hangs. A host that can't be reached is noticed
+        after two minutes in any case, by gridflow's own exchange.
     bytes_per_pack : int, default 0
         Gradients are sent in packs of about this size, so that sending can start while the last
         ones are still being computed. 0: TensorFlow's choice.

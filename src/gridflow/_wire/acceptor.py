@@ -168,7 +168,8 @@ class Acceptor:
         connection.setblocking(False)
         place = connection.fileno()
         until = time.monotonic() + self._seconds
-        self._visitors[place] = _Visitor(source_of(address[0]), until, self._meet(connection))
+        source = source_of(address[0]) if address else "this host"  # through a Unix socket
+        self._visitors[place] = _Visitor(source, until, self._meet(connection))
         self._go_on(place, is_new=True)
 
     def _go_on(self, place: int, *, is_new: bool = False) -> None:

@@ -3,6 +3,8 @@
 They use mutual TLS: both sides present a certificate of an authority that is derived from the key.
 Whoever has the key can act as that authority. A stranger gets no further than the handshake, reads
 nothing on the wire and gets no thread. So only the key has to be distributed.
+
+Longer than other modules: what a connection is, who gets one, and how, rest on each other.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import select
 import socket
@@ -36,8 +39,38 @@ _LEAST_SECONDS: Final = 0.1
 _LENGTH: Final = struct.Struct(">Q")
 _PIECE: Final = 64 << 10
 _MOST_BYTES: Final = 1 << 40
-#: A host that vanished is noticed after two minutes.
+#: A host that vanished is noticed after two minutes: by keepalive, while nothing is on its way …
 _ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+#: … and else by this limit, in seconds. The kernel would go on for 15 minutes and more. Its own
+#: limit, TCP_USER_TIMEOUT, also closes connections to a peer that answers but doesn't read:
+#: `tcp_probe_timer` in net/ipv4/tcp_timer.c.
+_SILENCE: Final = 120.0
+#: So often a waiting thread looks.
+_LOOK_SECONDS: Final = 5.0
+#: The beginning of Linux's ``struct tcp_info``: retransmissions and probes without an answer, and
+#: the milliseconds since the last acknowledgement.
+_TCP_INFO: Final = struct.Struct("=2xBB52xI")
+#: Instead of a message's length: its sender gives up, and says why.
+_FAREWELL: Final = 2**64 - 1
+_MOST_FAREWELL: Final = 1 << 10
+
+
+class Late(TimeoutError):
+    """The peer neither sent nor took anything within `Connection.patience` seconds."""
+
+
+class Farewell(ConnectionError):
+    """The peer has given up.
+
+    Attributes
+    ----------
+    content : bytes
+        What it said.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__("the other side has given up.")
+        self.content = content
 
 
 class Connection:
@@ -50,10 +83,17 @@ class Connection:
     ----------
     there : ssl.SSLSocket
         A non-blocking socket after its handshake.
+
+    Attributes
+    ----------
+    patience : float or None
+        Time limit in seconds for each wait for the peer to send or take something; then sending and
+        receiving raise `Late`. None (the default): no limit, while its host answers.
     """
 
     def __init__(self, there: ssl.SSLSocket) -> None:
         self._there = there
+        self.patience: float | None = None
         self._inside, self._sending = threading.Lock(), threading.Lock()
         self._buffer = bytearray()
         self._at_end = False
@@ -64,7 +104,7 @@ class Connection:
         Raises
         ------
         OSError
-            The other side has closed the connection.
+            The other side has closed the connection, or is `Late`.
         """
         with self._sending:
             # A small message goes in one piece; a large one isn't copied for its length.
@@ -74,6 +114,18 @@ class Connection:
             for part in parts:
                 self._send_all(memoryview(part))
 
+    def say_farewell(self, content: bytes, seconds: float) -> None:
+        """Make the peer's next attempt to receive raise `Farewell`, if that can be sent in time."""
+        if not self._sending.acquire(timeout=seconds):
+            return  # another thread is sending, and the peer takes nothing
+        try:
+            self.patience = seconds
+            words = _LENGTH.pack(_FAREWELL) + _LENGTH.pack(len(content)) + content
+            with contextlib.suppress(OSError):  # it has left, too
+                self._send_all(memoryview(words))
+        finally:
+            self._sending.release()
+
     def recv_bytes(self, most: int = _MOST_BYTES) -> bytes:
         """Wait for a message.
 
@@ -82,9 +134,9 @@ class Connection:
         EOFError
             The other side has closed the connection.
         OSError
-            The message is too large, or the connection broke.
+            The message is too large, or the connection broke: also `Late` and `Farewell`.
         """
-        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        length = self._next_length()
         if length > most:
             raise OSError(f"message too large: {length:,} bytes (limit {most:,}).")
         return bytes(self._receive(length))
@@ -97,12 +149,19 @@ class Connection:
         EOFError
             The other side has hung up.
         OSError
-            The message has another length, or the connection has broken.
+            The message has another length, or the connection has broken: also `Late` and
+            `Farewell`.
         """
-        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        length = self._next_length()
         if length != len(target):
             raise OSError(f"a message of {length:,} bytes came instead of {len(target):,}.")
         self._fill(target)
+
+    def _next_length(self) -> int:
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        if length == _FAREWELL:
+            raise Farewell(self.recv_bytes(_MOST_FAREWELL))
+        return int(length)
 
     def poll(self, seconds: float | None = 0.0) -> bool:
         """Return whether data, or the end of the connection, arrives within some seconds."""
@@ -136,9 +195,9 @@ class Connection:
                 with self._inside:
                     sent = self._there.send(rest)
             except ssl.SSLWantWriteError:
-                self._wait(select.POLLOUT)
+                self._be_patient(select.POLLOUT)
             except ssl.SSLWantReadError:
-                self._wait(select.POLLIN)
+                self._be_patient(select.POLLIN)
             else:
                 rest = rest[sent:]
 
@@ -153,20 +212,44 @@ class Connection:
         del self._buffer[:have]
         while have < len(target):
             if self._at_end:
+                self._check_answers()  # SSLSocket tells a time-out of the kernel's as the end
                 raise EOFError("the other side has closed the connection")
             try:
                 with self._inside:
                     more = self._there.recv_into(target[have:])
             except ssl.SSLWantReadError:
-                self._wait(select.POLLIN)
+                self._be_patient(select.POLLIN)
                 continue
             self._at_end = not more
             have += more
 
-    def _wait(self, what: int, seconds: float | None = None) -> bool:
+    def _be_patient(self, what: int) -> None:
+        if not self._wait(what, self.patience):
+            raise Late(f"the other side did nothing for {self.patience:g} seconds.")
+
+    def _wait(self, what: int, seconds: float | None) -> bool:
+        """Return whether the socket is ready within some seconds."""
         poll = select.poll()
         poll.register(self._there.fileno(), what)
-        return bool(poll.poll(None if seconds is None else max(seconds, 0.0) * 1000))
+        give_up = math.inf if seconds is None else time.monotonic() + seconds
+        while True:
+            left = give_up - time.monotonic()
+            if poll.poll(min(max(left, 0.0), _LOOK_SECONDS) * 1000):
+                return True
+            if left <= _LOOK_SECONDS:
+                return False
+            self._check_answers()
+
+    def _check_answers(self) -> None:
+        """Raise an error if the peer's host hasn't answered for long."""
+        if not hasattr(socket, "TCP_INFO"):
+            return
+        info = self._there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        retransmissions, probes, since = _TCP_INFO.unpack(info)
+        # A single probe may be on its way: to a peer that doesn't read, two minutes lie between.
+        if (retransmissions or probes > 1) and since >= _SILENCE * 1000:
+            words = f"the other side's host hasn't answered for {since // 1000} seconds"
+            raise OSError(errno.ETIMEDOUT, words)
 
 
 class Door:
@@ -260,7 +343,8 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
     where = f"{address[0]}:{address[1]}"
     give_up = time.monotonic() + seconds
     for pause in _PAUSES:
-        plain = socket.create_connection((address[0], address[1]), seconds)
+        left = max(give_up - time.monotonic(), _LEAST_SECONDS)
+        plain = socket.create_connection((address[0], address[1]), left)
         try:
             return _shake_hands(plain, key, max(give_up - time.monotonic(), _LEAST_SECONDS))
         except (ssl.SSLEOFError, ConnectionError) as error:
