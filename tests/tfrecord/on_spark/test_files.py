@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import judge
@@ -15,6 +18,7 @@ from test_types import error_of, read
 import gridflow
 from gridflow import tfrecord
 
+ROOT = Path(__file__).parents[3]
 SCHEMA = "id bigint, x array<float>, s string"
 
 
@@ -92,6 +96,25 @@ def test_compressed_files_come_back(spark, folder, rows, option, value, tensorfl
     if tensorflow is not None:
         assert len(judge.records(folder, tensorflow)) == 200
     assert ids(read(spark, folder, SCHEMA)) == list(range(200))
+
+
+@pytest.mark.parametrize(("packed", "suffix"), [(gzip.compress, "gz"), (zlib.compress, "deflate")])
+def test_a_damaged_second_stream_is_not_the_end_of_a_file(spark, tmp_path, packed, suffix):
+    judge.write(tmp_path / "plain", [judge.example(id=("i", [i])) for i in range(50)])
+    part = packed((tmp_path / "plain").read_bytes())
+    hadoop = "io.gridflow.tfrecord.hadoop.TFRecordInputFormat"
+    kinds = [f"org.apache.hadoop.io.{name}" for name in ("BytesWritable", "NullWritable")]
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(part + part)
+    assert read(spark, str(path), "id bigint").count() == 100
+    for damaged in (b"\0" + part[1:], part[:1], part[:5]):
+        path.write_bytes(part + damaged)
+        for action in (
+            read(spark, str(path), "id bigint").count,
+            lambda: read(spark, str(path)),
+            spark.sparkContext.newAPIHadoopFile(str(path), hadoop, *kinds).count,
+        ):
+            assert re.search("gzip member|zlib stream", error_of(action))
 
 
 @pytest.mark.parametrize(("tensorflow", "option"), [("GZIP", "gzip"), ("ZLIB", "deflate")])
@@ -367,6 +390,30 @@ def test_sql_knows_the_source(spark, folder, rows):
     finally:
         spark.sql("drop table if exists t1")
         spark.sql("drop table if exists t2")
+
+
+def sql_pages():
+    """Return the documents' SQL, by page."""
+    found = {
+        page.name: re.findall(
+            r"^```sql\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+        )
+        for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    }
+    return {name: "".join(blocks) for name, blocks in found.items() if blocks}
+
+
+@pytest.mark.interface
+@pytest.mark.parametrize("page", sql_pages())
+def test_the_sql_of_the_documents_runs(spark, folder, page):
+    judge.write(folder, [judge.example(x=("f", [i, 0.5]), label=("i", [i])) for i in range(3)])
+    code = sql_pages()[page].replace("/data/train", folder)
+    try:
+        *_, last = [spark.sql(each) for each in code.split(";") if each.strip()]
+        assert sorted(last.collect()) == [([float(i), 0.5], i) for i in range(3)]
+    finally:
+        spark.sql("DROP VIEW IF EXISTS messages")
+        spark.sql("DROP TABLE IF EXISTS examples")
 
 
 @pytest.mark.interface

@@ -3,11 +3,9 @@ package io.gridflow.tfrecord;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
-import java.io.PushbackInputStream;
 import java.util.Locale;
 import java.util.zip.Deflater;
 import java.util.zip.DeflaterOutputStream;
-import java.util.zip.GZIPInputStream;
 import java.util.zip.GZIPOutputStream;
 
 /** The compressions that TensorFlow reads and writes. */
@@ -55,11 +53,7 @@ public enum Compression {
   public InputStream decompress(InputStream in) throws IOException {
     return switch (this) {
       case NONE -> in;
-      case GZIP -> {
-        Peeking peeking = new Peeking(in);
-        yield peeking.available() == 0 ? peeking : new GZIPInputStream(peeking, BUFFER_BYTES);
-      }
-      case DEFLATE -> new ZlibInputStream(in, BUFFER_BYTES);
+      case GZIP, DEFLATE -> new MembersInputStream(in, this == GZIP, BUFFER_BYTES);
     };
   }
 
@@ -80,30 +74,5 @@ public enum Compression {
             }
           };
     };
-  }
-
-  /**
-   * A stream whose {@code available()} is 0 only at its end. GZIPInputStream takes 0 for the end of
-   * the file and would leave out the members that follow, but a stream from the network may say 0
-   * anywhere.
-   */
-  private static final class Peeking extends PushbackInputStream {
-    Peeking(InputStream in) {
-      super(in, 1);
-    }
-
-    @Override
-    public int available() throws IOException {
-      int known = super.available();
-      if (known > 0) {
-        return known;
-      }
-      int next = read();
-      if (next < 0) {
-        return 0;
-      }
-      unread(next);
-      return 1;
-    }
   }
 }
