@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import threading
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from standin import Kubernetes, configured, serving
 from gridflow._spec.exits import Exit
 from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.base import Patience
-from gridflow.deploy.drivers.kubectl import KubectlDriver, is_queued
-from gridflow.deploy.drivers.objects import Event, Pod, components, state_of
+from gridflow.deploy.drivers.kubectl import KubectlDriver
+from gridflow.deploy.drivers.objects import Pod, components, is_queued, state_of
+from gridflow.deploy.drivers.permissions import NotAllowed
+from gridflow.deploy.drivers.troubles import Trouble
 from suite.waiting import wait_for
 
 JOB = """\
@@ -102,6 +105,12 @@ def test_what_a_user_may_not_do_is_said_at_once_before_anything_is_made(server, 
     missing = "jobs.batch: create; pods: list; pods/log: get"
     assert f"you lack permissions in the namespace default: {missing}. Nothing of flights" in err
     assert not server.objects
+
+
+def test_the_error_about_permissions_survives_pickling():
+    error = NotAllowed("flights", "default", ("pods: list",))
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.missing) == (str(error), error.missing)
 
 
 @pytest.mark.parametrize(
@@ -561,7 +570,7 @@ def test_a_gang_that_is_never_placed_ends_at_the_deadline(server, job, printed):
 def test_an_event_is_the_jobs_if_its_object_is_or_was_made_for_it(kind, name, expected):
     contents = [{"kind": "Job", "metadata": {"name": "flights-worker"}}]
     about = {"kind": kind, "name": name}
-    event = Event.of({"involvedObject": about, "reason": "a", "message": "b"})
+    event = Trouble.of({"involvedObject": about, "reason": "a", "message": "b"})
     assert event.concerns(contents, ["flights-worker-0-x"]) == expected
 
 

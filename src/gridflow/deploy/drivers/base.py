@@ -78,28 +78,6 @@ class AlreadyThere(JobExists):
         return type(self), (self.name, self.what)
 
 
-class NotAllowed(GridflowError):
-    """The user lacks permissions that the job needs, so nothing was started.
-
-    Attributes
-    ----------
-    name, namespace : str
-    missing : tuple of str
-        Each is a resource with its verbs, such as ``pods: list``.
-    """
-
-    def __init__(self, name: str, namespace: str, missing: tuple[str, ...]) -> None:
-        self.name, self.namespace, self.missing = name, namespace, missing
-        super().__init__(
-            f"you lack permissions in the namespace {namespace}: {'; '.join(missing)}. Nothing of "
-            f"{name} was started. Ask for a Role with them, or set another namespace; 'kubectl "
-            f"auth can-i --list --namespace={namespace}' prints those that you have."
-        )
-
-    def __reduce__(self) -> tuple[type[NotAllowed], tuple[str, str, tuple[str, ...]]]:
-        return type(self), (self.name, self.namespace, self.missing)
-
-
 class NotThere(GridflowError):
     """There is no job of this name."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import time
@@ -12,7 +11,6 @@ from gridflow._spec.exits import Exit
 from gridflow.deploy.drivers.base import (
     UNKNOWN_KIND,
     AlreadyThere,
-    NotAllowed,
     Patience,
     TaskStatus,
     call,
@@ -24,22 +22,23 @@ from gridflow.deploy.drivers.objects import (
     BAD,
     GOOD,
     STANDING,
-    Event,
     Pod,
     components,
+    is_queued,
     is_suspended,
     reason_of,
     resource,
     state_of,
-    way_out,
 )
+from gridflow.deploy.drivers.permissions import NotAllowed, missing
 from gridflow.deploy.drivers.streams import LogStream
+from gridflow.deploy.drivers.troubles import Troubles, waiting
 from gridflow.deploy.drivers.watch import Watch
 from gridflow.deploy.pods import COMPONENT
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.rendering import Rendering
@@ -87,16 +86,14 @@ class KubectlDriver:
         self._exit_codes: set[int] = set()
         self._last: dict[str, Any] = {}
         self._missed: dict[str, int] = {}
-        #: When the job's objects were created, by the server's clock.
-        self._since = ""
-        self._hears_events = True
-        self._heard: set[tuple[str, str]] = set()
-        #: What is known about pods that don't exist.
-        self._unmade: list[str] = []
+        contents = (document.content for document in rendering.documents)
+        self._troubles = Troubles(self._briefly, contents)
 
     def start(self, *, replace: bool = False, follows: bool = True) -> None:
         """Apply the documents."""
-        self._ask(replace=replace, follows=follows)
+        rights = self._rights(replace=replace, follows=follows)
+        if lacking := missing(self._briefly, self._job.namespace, rights):
+            raise NotAllowed(self._job.name, self._job.namespace, lacking)
         there = self._there()
         if self._trains:
             self._make_room(there, replace=replace)
@@ -112,33 +109,6 @@ class KubectlDriver:
         """Whether the job is removed some time after its end."""
         job = self._job
         return self._trains and (job.time_to_live is not None or job.clean_up == "all")
-
-    def _ask(self, *, replace: bool, follows: bool) -> None:
-        """Ask the server whether the user may do everything that is to come, before any of it.
-
-        As ``kubectl auth can-i`` does, but all at once.
-        """
-        asked = self._rights(replace=replace, follows=follows)
-        reviews = [
-            {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": {"namespace": self._job.namespace, **right}},
-            }
-            for right in asked
-        ]
-        words = ("create", "--filename=-", "--output=json", "--validate=false", _ONE_CALL)
-        try:
-            answers = self._call(*words, text="\n".join(map(json.dumps, reviews)))
-        except GridflowError:
-            return  # whatever it is, the next call ends with it, unless the server can't be asked
-        missing: dict[str, list[str]] = {}
-        for right, answer in zip(asked, _each_json(answers), strict=True):
-            if not answer.get("status", {}).get("allowed", True):
-                missing.setdefault(_resource_of(right), []).append(right["verb"])
-        if missing:
-            lines = (f"{resource}: {', '.join(verbs)}" for resource, verbs in missing.items())
-            raise NotAllowed(self._job.name, self._job.namespace, tuple(lines))
 
     def _rights(self, *, replace: bool, follows: bool) -> list[dict[str, str]]:
         """Return what the user needs to be allowed to."""
@@ -219,7 +189,7 @@ class KubectlDriver:
                     has_begun=any(pod.has_begun for pod in pods),
                     is_running=any(pod.has_begun and not pod.has_ended for pod in pods),
                     is_queued=is_queued(self._job, items, pods),
-                    reasons=[*self._unmade, *_waiting(pods)],
+                    reasons=[*self._troubles.unmade, *waiting(pods)],
                 )
                 if code is not None:
                     return code
@@ -231,7 +201,7 @@ class KubectlDriver:
 
     def _look(self, output: TextIO, watches: dict[str, Watch]) -> tuple[dict[str, Any], list[Pod]]:
         items = {name: self._now(name, watches.get(name)) for name in self._watched()}
-        self._note_age(items)
+        self._troubles.note_age(items.values())
         return items, self._show_all(output)
 
     def _patiently(self, look: Callable[[], _T]) -> _T:
@@ -274,7 +244,7 @@ class KubectlDriver:
 
     def status(self) -> list[TaskStatus]:
         """Return the job's pods."""
-        self._note_age({name: self._get(name) for name in self._watched()})
+        self._troubles.note_age(map(self._get, self._watched()))
         return [TaskStatus(pod.name, pod.phase, pod.detail) for pod in self._pods()]
 
     def logs(self, *, follow: bool) -> int:
@@ -345,60 +315,17 @@ class KubectlDriver:
 
     def _get(self, name: str) -> Any:
         """Return an object from the server, None if it doesn't exist."""
-        text = self._call("get", name, "--output=json", "--ignore-not-found", _ONE_CALL)
+        text = self._briefly("get", name, "--output=json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
-
-    def _note_age(self, items: dict[str, Any]) -> None:
-        """Remember since when the job's objects exist; older events are about earlier ones."""
-        times = [
-            (item or {}).get("metadata", {}).get("creationTimestamp") for item in items.values()
-        ]
-        self._since = min(filter(None, times), default=self._since)
 
     def _pods(self) -> list[Pod]:
         """Return the job's pods; print why others can't be made."""
-        listing = json.loads(self._call("get", "pods", *self._labels(), "--output=json", _ONE_CALL))
+        listing = json.loads(self._briefly("get", "pods", *self._labels(), "--output=json"))
         pods = [Pod.of(item) for item in listing["items"]]
         wanted = self._job.tasks if self._trains else len(pods) + 1
-        self._unmade = []
-        if sum(pod.has_begun for pod in pods) >= wanted:
-            return pods
-        # The reasons of the kubelet and of schedulers are also in the pods' own states, but not
-        # all of them: a volume that can't be mounted is only in an event.
-        waits = {pod.name: pod for pod in pods if not pod.has_begun}
-        details = {name: pod.detail for name, pod in waits.items()}
-        contents = [document.content for document in self._rendering.documents]
-        for event in self._events():
-            if not event.concerns(contents, waits):
-                continue
-            if event.kind == "Pod":
-                if ": " not in details[event.name]:
-                    told = dataclasses.replace(waits[event.name], detail=event.text)
-                    waits[event.name] = told
-                continue
-            line = f"{event.kind}/{event.name}: {event.text}{way_out(event.text)}"
-            if (event.kind, event.topic) not in self._heard:
-                self._heard.add((event.kind, event.topic))
-                say(line)
-            self._unmade.append(line)
-        return [waits.get(pod.name, pod) for pod in pods]
-
-    def _events(self) -> list[Event]:
-        """Return the warnings since the job's start, oldest first; one for each of their topics."""
-        if not self._since or not self._hears_events:
-            return []
-        words = ("get", "events", "--field-selector=type=Warning", "--output=json", _ONE_CALL)
-        try:
-            listing = json.loads(self._call(*words))
-        except GridflowError as error:
-            if not is_final(str(error)):
-                raise
-            self._hears_events = False
-            say(f"why pods can't be made or started won't be shown: {error}")
-            return []
-        events = sorted(map(Event.of, listing["items"]), key=lambda event: event.last)
-        fresh = [event for event in events if event.last >= self._since[: len(event.last)]]
-        return list({(event.kind, event.name, event.topic): event for event in fresh}.values())
+        if sum(pod.has_begun for pod in pods) < wanted:
+            return self._troubles.read(pods)
+        return pods
 
     def _show_all(self, output: TextIO) -> list[Pod]:
         shown = []
@@ -444,42 +371,12 @@ class KubectlDriver:
     def _words(self, *words: str) -> list[str]:
         return [self._kubectl, f"--namespace={self._job.namespace}", *words]
 
+    def _briefly(self, *words: str, text: str | None = None) -> str:
+        return self._call(*words, _ONE_CALL, text=text)
+
     def _call(self, *words: str, text: str | None = None) -> str:
         return call(self._words(*words), text)
 
 
 def _name(content: Any) -> str:
     return f"{resource(content)}/{content['metadata']['name']}"
-
-
-def _each_json(text: str) -> Iterator[Any]:
-    """Yield the objects of a text with one after the other."""
-    decoder, text = json.JSONDecoder(), text.strip()
-    while text:
-        found, end = decoder.raw_decode(text)
-        yield found
-        text = text[end:].lstrip()
-
-
-def _resource_of(right: dict[str, str]) -> str:
-    resource = ".".join(filter(None, (right["resource"], right.get("group"))))
-    return "/".join(filter(None, (resource, right.get("subresource"))))
-
-
-def is_queued(job: Job, items: dict[str, Any], pods: list[Pod]) -> bool:
-    """Return whether a job waits until a queue admits it, by its objects and pods."""
-    has_queue = job.gang is not None and job.gang.queue is not None
-    waits = has_queue and not any(pod.is_placed for pod in pods)
-    return waits or any(item and is_suspended(item) for item in items.values())
-
-
-def _waiting(pods: list[Pod]) -> list[str]:
-    """Return what pods wait for that haven't started, one line for each reason."""
-    named: dict[str, list[str]] = {}
-    for pod in pods:
-        if not pod.has_begun:
-            named.setdefault(pod.detail or pod.phase, []).append(pod.name)
-    return [
-        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {why}{way_out(why)}"
-        for why, names in named.items()
-    ]

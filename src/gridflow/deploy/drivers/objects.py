@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from gridflow.deploy.pods import COMPONENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from gridflow.deploy.description.description import Job
 
 #: States of success and failure: Job, JobSet, TFJob, TrainJob; Volcano's phases; Spark's states.
 GOOD: Final = frozenset({"Complete", "Completed", "Succeeded", "COMPLETED"})
 BAD: Final = frozenset({"Failed", "Aborted", "Terminated", "FAILED", "SUBMISSION_FAILED"})
-#: Length of a timestamp up to its seconds.
-_SECONDS: Final = 19
 #: Kinds that never end; they are followed until they are ready.
 STANDING: Final = ("Deployment", "Notebook", "InferenceService", "Tensorboard")
-#: Objects that controllers make for others, by kind, and their names: the Jobs of a JobSet, the
-#: JobSet of a TrainJob, the ReplicaSets of a Deployment, Volcano's pod group, Kueue's Workload.
-_MADE: Final = {
-    "Job": r"{name}-[a-z]+-0",
-    "JobSet": r"{name}",
-    "ReplicaSet": r"{name}-[0-9a-z]+",
-    "PodGroup": r"{name}(-[0-9a-f-]{{36}})?",
-    "Workload": r"[a-z]+-{name}-[0-9a-f]+",
-}
-#: What events and pods say, and what can be done about it.
-_WAYS_OUT: Final = (
-    ("exceeded quota", "ask for less in roles.ROLE, or have the namespace's ResourceQuota raised"),
-    (
-        "must specify",
-        (
-            "give the pods what the namespace's ResourceQuota wants, in roles.ROLE.resources or in "
-            "overrides, or have a LimitRange with defaults made"
-        ),
-    ),
-    (" usage per ", "keep roles.ROLE.resources within the namespace's LimitRange"),
-    ("violates PodSecurity", "change the pods in overrides, or the namespace's level"),
-    ("denied the request", "change what the cluster's policy denies, if need be in overrides"),
-    ("InvalidImageName", "check the field image"),
-    ("ErrImage", "check the field image, and secrets.image_pull for a private registry"),
-    ("ImagePullBackOff", "check the field image, and secrets.image_pull for a private registry"),
-    ("FailedMount", "check that the claims, secrets and config maps of the job exist"),
-    ("CreateContainerConfigError", "check that the secrets and config maps of the job exist"),
-    (
-        "nschedulable",
-        (
-            "ask for less in roles.ROLE.resources, check node_selector, affinity and tolerations, "
-            "or have nodes added and raise start_timeout"
-        ),
-    ),
-)
 
 
 def resource(content: Any) -> str:
@@ -100,68 +62,6 @@ def is_suspended(item: Any) -> bool:
     """Return whether an object waits until a queue, or its owner, lets it run."""
     spec = item.get("spec") or {}
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
-
-
-def way_out(text: str) -> str:
-    """Return what can be done about a reason, in parentheses; empty if that isn't known."""
-    return next((f" ({hint})" for sign, hint in _WAYS_OUT if sign in text), "")
-
-
-@dataclass(frozen=True)
-class Event:
-    """What went wrong with an object, as a controller has reported it.
-
-    Attributes
-    ----------
-    kind, name : str
-        The object.
-    text : str
-        Reason and message.
-    last : str
-        The time at which it was last reported, to the second.
-    """
-
-    kind: str
-    name: str
-    text: str
-    last: str
-
-    @classmethod
-    def of(cls, item: Any) -> Self:
-        """Read an event from the server's object."""
-        about = item.get("involvedObject") or {}
-        times = (
-            (item.get("series") or {}).get("lastObservedTime"),
-            item.get("lastTimestamp"),
-            item.get("eventTime"),
-            item.get("metadata", {}).get("creationTimestamp"),
-        )
-        said = (item.get("reason"), item.get("message"))
-        return cls(
-            str(about.get("kind", "")),
-            str(about.get("name", "")),
-            ": ".join(" ".join(part.split()) for part in said if part),
-            next((time[:_SECONDS] for time in times if time), ""),
-        )
-
-    @property
-    def topic(self) -> str:
-        """The text without the names of pods, which are new at each try."""
-        return re.sub(r'"[^"]*"', '""', self.text)
-
-    def concerns(self, contents: Iterable[Any], pods: Iterable[str]) -> bool:
-        """Return whether the event is about one of these documents, what is made for it, or a pod.
-
-        Controllers report a pod that they can't make at what should have made it.
-        """
-        if self.kind == "Pod":
-            return self.name in pods
-        form = _MADE.get(self.kind, "")
-        return any(
-            (self.kind, self.name) == (each["kind"], each["metadata"]["name"])
-            or re.fullmatch(form.format(name=re.escape(each["metadata"]["name"])), self.name)
-            for each in contents
-        )
 
 
 def _is_ready(item: Any, status: Any) -> bool:
@@ -268,3 +168,10 @@ def _detail(status: Any) -> str:
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 found = [condition.get("reason", ""), condition.get("message", "")]
     return ": ".join(" ".join(part.split()) for part in found if part)
+
+
+def is_queued(job: Job, items: dict[str, Any], pods: list[Pod]) -> bool:
+    """Return whether a job waits until a queue admits it, by its objects and pods."""
+    has_queue = job.gang is not None and job.gang.queue is not None
+    waits = has_queue and not any(pod.is_placed for pod in pods)
+    return waits or any(item and is_suspended(item) for item in items.values())
