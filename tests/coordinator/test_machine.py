@@ -470,12 +470,67 @@ def test_a_callback_after_the_last_step_may_take_its_time_though_the_peer_has_re
         story.hears(
             1, reports.Stack("exports", waiting=True, in_step=False, idle=20.0, generation=0)
         )
-        story.wait(11)
+        story.wait(21)
     assert story.phase is Phase.TRAINING
     assert 4 <= story.commands.count(ev.Send(commands.Inspect(0))) <= 7
     story.hears(1, reports.Stack("a step", waiting=True, in_step=True, idle=3.0, generation=0))
     story.wait(5)  # it was made since the last sign
     assert story.phase is Phase.TRAINING
+
+
+def in_a_step(idle):
+    return reports.Stack("in a sum", waiting=True, in_step=True, idle=idle, generation=0)
+
+
+def test_what_a_rank_sent_before_it_returned_may_be_on_its_way_twice_as_long_as_a_cut_may_last():
+    story = Story(step=1000).train()
+    for rank in (0, 1):
+        story.hears(rank, reports.StepsDue(due=True, together=True, generation=0))
+    story.wait(1)
+    story.hears(0, reports.Succeeded(0, {}))
+    for seconds in range(1, 19):  # after a cut of 9 seconds
+        story.wait(1)
+        story.hears(1, in_a_step(seconds))
+    story.hears(1, reports.StepsDue(due=False, together=True, generation=0))
+    story.wait(30)
+    story.hears(1, reports.Succeeded(0, {}))
+    assert story.finished().error is None
+
+
+def test_what_was_reported_after_an_answer_counts_too():
+    story = forsaken()
+    story.hears(0, reports.Stack("gone", waiting=False, generation=0))
+    story.hears(1, in_a_step(25.0))  # both came at once, after a cut
+    story.hears(1, reports.StepsDue(due=False, together=True, generation=0))
+    story.wait(30)
+    assert story.phase is Phase.TRAINING
+
+
+def test_an_answer_that_came_late_says_nothing_about_the_next_time():
+    story = forsaken()
+    story.wait(2)  # nobody answers: in a callback, C code holds the GIL
+    story.hears(0, reports.Stack("gone", waiting=False, generation=0))
+    story.hears(1, in_a_step(1.0))
+    asked = story.commands.count(ev.Send(commands.Inspect(0)))
+    story.wait(25)
+    assert story.commands.count(ev.Send(commands.Inspect(0))) > asked
+    assert story.phase is Phase.TRAINING
+
+
+def test_a_rank_whose_agent_cant_be_reached_has_not_failed_to_make_steps():
+    story = Story(step=8).train()
+    for rank in (0, 1):
+        story.hears(rank, reports.StepsDue(due=True, together=True, generation=0))
+    story.wait(5)
+    story.hears(0, reports.Succeeded(0, {}))
+    story.wait(6, silent=[1])
+    assert story.commands[-1] == ev.Send(commands.Inspect(0))
+    story.hears(1)  # it gets the question with this, and what it had to report before comes
+    story.hears(1, reports.StepsDue(due=True, together=True, generation=0))
+    story.wait(5)
+    assert story.phase is Phase.TRAINING
+    story.wait(11, silent=[1])
+    assert type(story.finished().error) is errors.TaskLost
 
 
 def test_a_step_that_was_made_since_the_last_sign_counts():

@@ -223,6 +223,7 @@ class JobMachine:
                 member.in_step = report.in_step
                 if report.idle is not None:
                     member.last_step = max(member.last_step, at - report.idle)
+                return []  # what was reported after it may be here, too
         return self._go_on(at)
 
     def _registered(self, at: float, agent: Registration) -> list[ev.Instruction]:

@@ -1,9 +1,10 @@
 """Which ranks have stopped making steps, and which rank causes it. Pure.
 
-There are two deadlines: ``Deadlines.step``, while a step is due, and ``Deadlines.heartbeat``, when
-a step needs all ranks and one of them has stopped taking part. Before either counts, the processes
-are asked for their stacks: reports come only now and then, and a callback between two steps may
-take as long as it likes.
+There are two deadlines: ``Deadlines.step``, while a step is due, and twice ``Deadlines.heartbeat``,
+when a step needs all ranks and one of them has stopped taking part. Before either counts, the
+processes are asked for their stacks: reports come only now and then, and a callback between two
+steps may take as long as it likes. A process whose agent can't be reached hasn't been asked: that
+it is silent is the agent's, for which there is another deadline.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
 #: The activity of a rank that is done with its function.
 RETURNED: Final = "has returned from the function"
-#: Time for the processes to report their stacks.
+#: Time for the processes to report their stacks, once their agents are reached.
 _ANSWER_SECONDS: Final = 1.5
+#: In heartbeats: what a rank sent before it stopped taking part may still be on its way. After a
+#: cut of the network, TCP sends it again only after up to as much time again, as it doubles its
+#: pauses. An agent may be cut off for one heartbeat.
+_PATIENCE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ class StepWatch:
     ) -> None:
         self._members, self._awaited, self._tasks = members, tuple(awaited), tasks
         self._looked_after = frozenset(awaited)
-        self._limit, self._patience = deadlines.step, deadlines.heartbeat
+        self._limit, self._patience = deadlines.step, _PATIENCE * deadlines.heartbeat
         self._late, self._left = Alarms(self._late_at), Alarms(self._left_at)
         #: By rank, what it does instead of steps.
         self._absent: dict[int, str] = {}
         self._asked_at: float | None = None
+        self._answers_until = 0.0
         self._looked_at: dict[int, float] = {}
 
     def stepped(self, rank: int) -> None:
@@ -90,10 +96,13 @@ class StepWatch:
                 self._forget()
             return None
         if self._asked_at is None:
-            self._asked_at = at
+            self._forget()  # an answer that came late says nothing about now
+            self._asked_at, self._answers_until = at, at + _ANSWER_SECONDS
             return Ask()
-        asked = [self._members[rank] for rank in self._awaited]
-        if at < self._asked_at + _ANSWER_SECONDS and any(m.stack is None for m in asked):
+        silent = [m for m in map(self._members.__getitem__, self._awaited) if m.stack is None]
+        if any(not m.lost and m.last_heard <= self._asked_at for m in silent):
+            self._answers_until = at + _ANSWER_SECONDS
+        if silent and at < self._answers_until:
             return None
         found = self._stuck(late) if late else self._forsaken(at, left)
         self._forget()
