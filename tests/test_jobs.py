@@ -128,6 +128,17 @@ def test_a_result_cannot_move_the_cursor_of_who_lists_it(folder, capsys):
     assert "\x1b" not in out
 
 
+def test_a_folders_name_cannot_move_the_cursor_nor_make_a_line(folder, capsys, caplog):
+    (folder / "job4").rename(folder / "\x1b]0;a title\x07job4\njob9  forged")
+    (folder / "job3").rename(folder / "\x1b[2J")
+    (folder / "\x1b[2J" / "driver.json").write_text("")
+    assert cli.main(["jobs", "--dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == ["job4", "job2", "job1", "job0"]
+    assert "skipping" in caplog.text
+    assert "\x1b" not in out + caplog.text
+
+
 @pytest.mark.parametrize(
     "text",
     ["", '{"host": "h', "[]", '{"host": "h", "pid": null}', "[" * 99_999],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import shutil
@@ -13,10 +14,11 @@ from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import parse_job, render
-from gridflow.deploy.drivers.base import Patience
+from gridflow.deploy.drivers.base import Patience, say
 from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.objects import Pod, components, is_queued, state_of
 from gridflow.deploy.drivers.permissions import NotAllowed
+from gridflow.deploy.drivers.streams import LogStream, show
 from gridflow.deploy.drivers.troubles import Trouble
 from suite.waiting import wait_for
 
@@ -373,6 +375,33 @@ def test_pods_of_a_server_of_the_same_name_are_not_the_jobs(server, job, printed
     _, out, _ = printed("logs", "-t", "kubernetes", job)
     assert "mine" in out
     assert "another's" not in out
+
+
+def test_output_of_containers_cannot_move_the_cursor(server, job, printed):
+    server.add_pod(
+        "flights-worker-0-x", "flights", "Running", "\x1b]0;title\x07\x1b[2Jmine\x9b1A\n"
+    )
+    _, out, _ = printed("logs", "-t", "kubernetes", job)
+    assert out.endswith("mine\n")
+    assert not {"\x1b", "\x9b", "\x07"} & set(out)
+
+
+def test_streams_of_output_cannot_move_the_cursor():
+    told = "2024-05-01T12:00:00.5Z \x1b]0;title\x07one\r\x1b[2Jtwo"
+    output = io.StringIO()
+    stream = LogStream(["echo", told], output, 0.01, since="--since")
+    stream.end()
+    assert stream.close(60)
+    assert output.getvalue().startswith("onetwo")
+    assert not {"\x1b", "\r"} & set(output.getvalue())
+
+
+def test_messages_of_tools_cannot_move_the_cursor(capsys):
+    say("pod failed: \x1b]0;title\x07\x1b[2Jhere")
+    assert capsys.readouterr().err.endswith("pod failed: here\n")
+    output = io.StringIO()
+    assert show(["sh", "-c", "cat; printf 'bad\\033[2J\\n' >&2; exit 3"], output, "in\x9b1A\n") == 3
+    assert output.getvalue() == "in\nbad\n"
 
 
 @pytest.mark.parametrize(

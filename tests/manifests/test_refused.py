@@ -8,12 +8,15 @@ import re
 import sys
 
 import pytest
+import yaml
 from jobs import SCHEMAS, full, needs_schemas
 
 from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import JobError, parse_job, render, validate
 from gridflow.deploy.description import rules
+from gridflow.deploy.emit import to_yaml
+from gridflow.errors import InvalidArgument
 
 BASE = """\
 name: flights
@@ -562,6 +565,36 @@ def test_the_old_templates_are_refused():
         "spec: {replicas: 1}\n"
     )
     assert validate("kubernetes", text).problems
+
+
+@pytest.mark.parametrize("text", ["1e99999999999999999999", "9" * 5_000, "0." + "1" * 99])
+def test_an_amount_that_no_computer_has_is_refused_with_a_reason(text):
+    assert "not a quantity" in rules.memory(text)
+    assert "not a quantity" in rules.cpu(text)
+
+
+def test_a_number_of_many_digits_is_a_mistake_like_any_other():
+    many = "9" * 5_000
+    compose = f"services: {{a: {{image: x, ports: ['{many}:1', '²:1']}}}}"
+    assert validate("compose", compose).problems
+    cluster = json.dumps({"worker": [f"a:{many}", "a:²"]})
+    service = {"image": "x", "environment": {"GRIDFLOW_CLUSTER": cluster}}
+    text = yaml.safe_dump({"services": {"a": service}})
+    assert "an address is host:port" in str(validate("compose", text).problems)
+    with pytest.raises(JobError, match="not an index"):
+        parse_job(BASE, assignments=["args=[a]", f"args.{many}=x"])
+
+
+def test_names_that_no_parser_reads_are_refused():
+    with pytest.raises(
+        JobError, match=r"has 70,000 characters; a variable's name has at most 1,000"
+    ):
+        parse_job(BASE, assignments=[f"env.{'A' * 70_000}=x"])
+    job = parse_job(BASE, assignments=[f"env.{'A' * 1_000}=x"])
+    assert yaml.safe_load(render(job, "compose").text())
+    with pytest.raises(InvalidArgument, match="YAML's parsers take at most 1,024") as refused:
+        to_yaml([{"spec": {"k" * 70_000: "x"}}])
+    assert len(str(refused.value)) < 300
 
 
 @pytest.mark.parametrize(

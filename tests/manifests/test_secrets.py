@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shlex
 import subprocess
 
@@ -27,8 +28,10 @@ from gridflow.deploy import (
     get_target,
     render,
 )
+from gridflow.deploy.description import plain_secrets
 from gridflow.deploy.description.plain_secrets import holds_secret, in_words
 from gridflow.errors import InvalidArgument
+from suite.steps import steps
 
 FILES = {
     "secrets": Secrets(files={"/etc/tls": "tls"}),
@@ -142,6 +145,46 @@ def test_a_secret_is_known_by_its_looks_and_printed_nowhere(value):
         with pytest.raises(JobError, match="looks like a secret") as caught:
             flights(args=words)
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("a=", 'a="', "a: ", " ", "sk-1A", "eyJ-", "eyJaaaaaaaaaa.", "bearer ", "https://", "a."),
+        *("x://b:", "?sig=", "cookie: a=", "login a password "),
+    ],
+)
+def test_secrets_are_looked_for_in_steps_in_proportion_to_the_length(unit):
+    for pattern in (plain_secrets._VALUES, plain_secrets._INSIDE, plain_secrets._SHELL_WORD):
+        few, many = (steps(pattern, "a:" + unit * (size // len(unit))) for size in (300, 600))
+        assert many < 2.6 * few, pattern
+
+
+def test_the_counter_of_steps_finds_what_is_quadratic():
+    pattern = re.compile(r"\bsk-(?=[\w-]*\d)")
+    few, many = (steps(pattern, "sk-" * number) for number in (50, 100))
+    assert many > 3.5 * few
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"env": {"A": "x" * 131_070}},
+        {"env": {"A": "é" * 65_535}},
+        {"args": ["x" * 131_072]},
+        {"command": ["train", "x" * 131_072]},
+    ],
+    ids=["value", "bytes", "argument", "command"],
+)
+def test_what_linux_cannot_pass_to_a_program_is_refused(fields):
+    with pytest.raises(JobError, match="Linux passes at most 131,072") as refused:
+        flights(**fields)
+    assert len(str(refused.value)) < 1_000
+
+
+def test_the_longest_that_linux_passes_is_taken():
+    job = flights(env={"A": "x" * 131_069}, args=["x" * 131_071])
+    assert "x" * 131_069 in render(job, "compose").text()
 
 
 @pytest.mark.parametrize("value", ORDINARY_VALUES.values(), ids=ORDINARY_VALUES)

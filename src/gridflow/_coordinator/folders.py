@@ -108,7 +108,7 @@ class _Driver:
             return cls(str(content["host"]), int(content["pid"]), int(content["began"]))
         except (KeyError, TypeError, ValueError, OverflowError):
             if content is not None:
-                _log.warning("skipping %s: it doesn't name a driver", file)
+                _log.warning("skipping %s: it doesn't name a driver", repr(str(file)))
             return None
 
     @property
@@ -349,7 +349,7 @@ def _print(jobs: list[JobFolder], *, as_json: bool) -> None:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.began))
         use = "in use" if job.in_use else "ended"
         line = f"{job.id}  {began}  {use:<6}  {_ending(job):<27}  {_megabytes(job.size()):>10}  "
-        sys.stdout.write(printable(f"{line}{job.path}") + "\n")
+        sys.stdout.write(" ".join(printable(f"{line}{job.path}").split("\n")) + "\n")
 
 
 def _ending(job: JobFolder) -> str:

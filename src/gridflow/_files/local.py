@@ -239,7 +239,8 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("skipping %s, which can't be read: %s", path, error)
+        # Quoted: the path, which may be another user's, can contain control characters.
+        _log.warning("skipping %s, which can't be read: %s", repr(str(path)), error)
         return None
 
 

@@ -26,7 +26,8 @@ def size_in_bytes(what: str, size: Any) -> int:
     InvalidArgument
         It isn't a size, has no unit, or is less than 1 MiB.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]i?B)", size) if isinstance(size, str) else None
+    form = r"(\d{1,15}(?:\.\d{1,15})?)\s{0,9}([MG]i?B)"
+    found = re.fullmatch(form, size) if isinstance(size, str) else None
     if found and found[2] in _UNITS:
         value = int(float(found[1]) * _UNITS[found[2]])
         if value >= 1 << 20:

@@ -10,6 +10,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.printable import shortened
+from gridflow.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,6 +21,7 @@ _WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", 
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 _NO_YAML: Final = re.compile(r"[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _LONG_FLOW: Final = 8
+_LONGEST_KEY: Final = 1024
 _LAST_OF_BMP: Final = 0xFFFF
 
 
@@ -37,7 +41,7 @@ def _block(value: Any, depth: int) -> Iterator[str]:
     pad = "  " * depth
     if isinstance(value, dict) and value:
         for key, child in value.items():
-            yield f"{pad}{scalar(key)}:{_inline(child, depth)}"
+            yield f"{pad}{_key(key)}:{_inline(child, depth)}"
             if _nested(child):
                 yield from _block(child, depth if isinstance(child, list) else depth + 1)
     elif isinstance(value, list) and value:
@@ -49,6 +53,16 @@ def _block(value: Any, depth: int) -> Iterator[str]:
                 yield f"{pad}-{_inline(child, depth)}"
     else:
         yield f"{pad}{_inline(value, depth).lstrip(' ')}"
+
+
+def _key(key: Any) -> str:
+    text = scalar(key)
+    if len(text) > _LONGEST_KEY:
+        raise InvalidArgument(
+            f"the key {shortened(str(key), 60)!r} has {len(text):,} characters; YAML's parsers "
+            f"take at most {_LONGEST_KEY:,}. Shorten it."
+        )
+    return text
 
 
 def _nested(value: Any) -> bool:

@@ -104,7 +104,8 @@ def _print_status(tasks: list[TaskStatus], *, as_json: bool) -> None:
     width = max((len(task.task) for task in tasks), default=0)
     for task in tasks:
         state = paint(task.state, colours.get(task.state, "dim"), sys.stdout)
-        sys.stdout.write(f"{task.task:<{width}}  {state}  {printable(task.detail)}".rstrip() + "\n")
+        line = printable(f"{task.task:<{width}}  {state}  {task.detail}")
+        sys.stdout.write(" ".join(line.split("\n")).rstrip() + "\n")
 
 
 def begun(job: Job, target: str, now: float) -> Job:

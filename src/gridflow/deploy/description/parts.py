@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.printable import shortened
 from gridflow._spec.roles import MOST_TASKS
 from gridflow.deploy.description import plain_secrets, rules
 from gridflow.deploy.description.problems import Problem, refuse
@@ -48,15 +49,14 @@ class Checks:
     def env(self, env: Mapping[str, str], path: str = "env") -> None:
         """Check the names of variables, and that none contains a secret in plain text."""
         for name, value in env.items():
-            self.add(f"{path}.{name}", rules.env_name(name))
-            if value and (plain_secrets.holds_secret(name) or plain_secrets.is_secret(value)):
+            if problem := rules.env_name(name) or rules.word(f"{name}={value}"):
+                self.add(f"{path}.{shortened(name, 60)}", problem)
+            elif value and (plain_secrets.holds_secret(name) or plain_secrets.is_secret(value)):
                 self.add(
                     f"{path}.{name}",
                     "looks like a secret and would be printed in plain text; name a key of a "
                     f"secret instead: secrets: {{env: {{{name}: {{secret: NAME, key: KEY}}}}}}.",
                 )
-            if "\0" in value:
-                self.add(f"{path}.{name}", "a variable can't hold a NUL character.")
 
     def plain(self, path: str, value: object) -> None:
         """Check that no string in a value, at any depth, is a secret in plain text."""
@@ -76,15 +76,17 @@ class Checks:
     def command(self, path: str, words: Iterable[str]) -> None:
         """Check the words of a command for secrets and NUL characters."""
         words = list(words)
+        problems = [rules.word(word) for word in words]
+        for index, problem in enumerate(problems):
+            self.add(f"{path}[{index}]", problem)
+        if any(problems):
+            return
         for index, name in plain_secrets.in_words(words):
             self.add(
                 f"{path}[{index}]",
                 f"{name} looks like a secret and would be printed in plain text; let the program "
                 "read a variable of secrets.env or a file of secrets.files.",
             )
-        for index, word in enumerate(words):
-            if "\0" in word:
-                self.add(f"{path}[{index}]", "a command can't hold a NUL character.")
 
     def done(self) -> None:
         """Raise `JobError` if there are problems."""

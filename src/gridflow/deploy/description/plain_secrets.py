@@ -29,45 +29,46 @@ _INNOCENT: Final = re.compile(
 )
 #: Endings of variables that contain a location, not the secret itself.
 _PLACES: Final = ("_FILE", "_PATH", "_DIR", "_URL", "_NAME", "_TTL", "_REGION")
+#: Each looks only so far ahead: the time for a long text is in proportion to its length.
 _LOOKS: Final = (
     # Private keys, also in base64
-    r"-----BEGIN [A-Z ]*PRIVATE KEY",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY",
     r"LS0tLS1CRUdJTi(?:BQUklW|BSU0Eg|BFQyBQ|BPUEVO|BFTkNS|BEU0Eg)",
     r"\bAGE-SECRET-KEY-1",
     # AWS; Google: keys of APIs, OAuth, and service accounts' files in base64
     r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b",
-    r"\bAIza[\w-]{35}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",
+    r"\bAIza[\w-]{35}|\bya29\.[\w-]{20}|\bGOCSPX-[\w-]{20}",
     r"\beyJ0eXBlIjo(?:gInNlcnZpY2Vf|ic2VydmljZV9)",
     # GitHub, GitLab, Slack, Docker Hub, Vault
-    r"\b(?:gh[pousr]_|github_pat_|dckr_pat_)\w{20,}|\bgl[a-z]{1,7}-[\w-]{20,}",
-    r"\bxox[abceoprs](?:\.xox[bp])?-[\w-]{10,}|\bxapp-[\w-]{20,}|\bhv[sbr]\.[\w-]{20,}",
+    r"\b(?:gh[pousr]_|github_pat_|dckr_pat_)\w{20}|\bgl[a-z]{1,7}-[\w-]{20}",
+    r"\bxox[abceoprs](?:\.xox[bp])?-[\w-]{10}|\bxapp-[\w-]{20}|\bhv[sbr]\.[\w-]{20}",
     # Hugging Face, OpenAI and Anthropic, Databricks
-    r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}|\bdapi[0-9a-f]{32}",
-    r"\bsk-(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{20,}",
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{20}|\bdapi[0-9a-f]{32}",
+    r"\bsk-(?=[\w-]{0,200}\d)(?=[\w-]{0,200}[A-Z])[\w-]{20}",
     # Stripe, npm, PyPI, DigitalOcean, SendGrid
-    r"\b[sr]k_(?:live|test)_\w{16,}|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{30,}",
-    r"\bdo[por]_v1_[0-9a-f]{32,}|\bSG\.[\w-]{16,}\.[\w-]{16,}",
+    r"\b[sr]k_(?:live|test)_\w{16}|\bnpm_[A-Za-z0-9]{30}|\bpypi-[\w-]{30}",
+    r"\bdo[por]_v1_[0-9a-f]{32}|\bSG\.[\w-]{16,64}\.[\w-]{16}",
     # JSON web tokens, signed or encrypted, and headers that hold a token or a password
-    r"\beyJ[\w-]{10,}\.(?:eyJ[\w-]{8,}\.|[\w-]*\.[\w-]{8})",
-    r"(?i:\bauthorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token|apikey)\s+)[^\s$<{]{4}",
-    r"(?i:\bbearer\s+)(?=\S*\d)[\w.~+/=-]{16,}",
+    r"(?<![\w-])eyJ[\w-]{10,}\.(?:eyJ[\w-]{8,}\.|[\w-]*\.[\w-]{8})",
+    r"(?i:\bauthorization[\"']?\s?[:=]\s?[\"']?(?:bearer|basic|token|apikey)\s{1,9})[^\s$<{]{4}",
+    r"(?i:\bbearer\s{1,9})(?=\S{0,200}\d)[\w.~+/=-]{16}",
     # Web hooks, and addresses that are signed
     r"\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/\w",
     r"\bdiscord(?:app)?\.com/api/webhooks/\d|\bwebhook\.office\.com/webhookb2/\w",
     r"\bapi\.telegram\.org/bot\d",
-    r"(?i:[?&;](?:sig|x-amz-signature|x-goog-signature)=)[\w%+/=-]{16,}",
-    r"(?i:\bSharedAccessSignature\s*=\s*)[^\s$]",
+    r"(?i:[?&;](?:sig|x-amz-signature|x-goog-signature)=)[\w%+/=-]{16}",
+    r"(?i:\bSharedAccessSignature\s{0,9}=\s{0,9})[^\s$]",
     # user:password@host, except for placeholders; token@host
-    r"(?i:\b[a-z][a-z0-9+.-]*://)[^\s/:@]*:(?![$<{*])[^\s/@]+@",
-    r"(?i:\bhttps?://)(?=[^\s/:@]*\d)[\w-]{20,}@",
+    r"(?i:\b[a-z][a-z0-9+.-]{0,30}://)[^\s/:@]{0,200}:(?![$<{*])[^\s/@]{1,2000}@",
+    r"(?i:\bhttps?://)(?=[^\s/:@]{0,200}\d)[\w-]{20,2000}@",
 )
 _VALUES: Final = re.compile("|".join(_LOOKS))
 #: ``name=value``, ``"name": value`` and ``name: value`` in a text, but not in a path.
 _INSIDE: Final = re.compile(
     r"(?<![\w./-])-{0,2}(?P<name>[A-Za-z_][\w.-]*)"
-    r"(?:\\?[\"']\s*[:=]|\s*=|:(?:\s+|(?!//)(?=[\w+/=.-]{16,})))\s*"
-    # A lookahead, because the value may contain another name.
-    r"(?=(?P<value>\\?\"(?:[^\"\\]|\\.)*|'[^']*|[^\s\"',;&]+))"
+    r"(?:\\?[\"']\s*[:=]|\s*=|:(?:\s|(?!//)(?=[\w+/=.-]{16})))\s*"
+    # A lookahead, because the value may contain another name. Its beginning tells enough.
+    r"(?=(?P<value>\\?\"(?:[^\"\\]|\\.){0,64}|'[^']{0,64}|[^\s\"',;&]{1,64}))"
 )
 #: Values that aren't passwords.
 _HARMLESS: Final = re.compile(r"(?i:true|false|null|none|yes|no|\d{1,3}(\.\d+)?)\Z")

@@ -8,9 +8,14 @@ from decimal import Decimal
 from typing import Final
 
 from gridflow._spec.network import LAST_PORT
+from gridflow._spec.printable import shortened
 from gridflow.errors import InvalidArgument
 
 MAX_LABEL: Final = 63
+#: YAML's parsers take a key of at most 1,024 characters.
+MAX_ENV_NAME: Final = 1_000
+#: What Linux passes to a program in one piece (MAX_ARG_STRLEN), its end included.
+MAX_WORD: Final = 1 << 17
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _DNS_SUBDOMAIN: Final = re.compile(
@@ -23,7 +28,9 @@ _IMAGE: Final = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
 )
-_QUANTITY: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d+)?\Z")
+_QUANTITY: Final = re.compile(
+    r"(\d{1,40}(?:\.\d{1,40})?|\.\d{1,40})(m|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d{1,5})?\Z"
+)
 _LEAST_MEMORY: Final = 1 << 20
 #: Kubernetes counts bytes in 64 bits.
 _MOST_MEMORY: Final = 1 << 63
@@ -90,9 +97,27 @@ def label_value(text: str) -> str | None:
 
 def env_name(text: str) -> str | None:
     """Return why a text can't name an environment variable, or None."""
+    if len(text) > MAX_ENV_NAME:
+        return (
+            f"{shortened(text, 60)!r} has {len(text):,} characters; a variable's name has at most "
+            f"{MAX_ENV_NAME:,}."
+        )
     if _ENV_NAME.match(text):
         return None
     return f"{text!r} is not a variable name: letters, digits and '_', no digit first."
+
+
+def word(text: str) -> str | None:
+    """Return why a program can't be passed a text (a word, or ``NAME=value``), or None."""
+    if "\0" in text:
+        return "can't hold a NUL character."
+    size = len(text.encode(errors="surrogatepass")) + 1
+    if size > MAX_WORD:
+        return (
+            f"has {size:,} bytes; Linux passes at most {MAX_WORD:,} in one piece. Put it into a "
+            "file."
+        )
+    return None
 
 
 def port_name(text: str) -> str | None:

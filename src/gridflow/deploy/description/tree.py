@@ -25,6 +25,7 @@ _MERGE: Final = f"{_STANDARD_TAGS}merge"
 _TEXT: Final = f"{_STANDARD_TAGS}str"
 _RESOLVER: Final[Any] = yaml.SafeLoader("")
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})\Z")
+_INDEX: Final = re.compile(r"[0-9]{1,9}")
 _STEP: Final = re.compile(r'(?:"([^"]*)"|([^."=]+))')
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
@@ -201,7 +202,7 @@ def assign(root: Node, assignment: str) -> None:
     node = root
     for step, following in zip(path, [*path[1:], None], strict=True):
         if isinstance(node.value, list):
-            if not step.isdecimal() or int(step) > len(node.value):
+            if not _INDEX.fullmatch(step) or int(step) > len(node.value):
                 reason = f"{step!r} is not an index into a list of length {len(node.value)}."
                 raise JobError([Problem(".".join(path), reason, source)])
             if int(step) == len(node.value):

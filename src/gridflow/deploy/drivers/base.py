@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from gridflow._spec.exits import Exit, of_program
+from gridflow._spec.printable import printable
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError, JobExists, MissingDependency
 
@@ -215,5 +216,5 @@ def verdict(failed: Mapping[str, int]) -> int:
 
 def say(text: str) -> None:
     """Print a message to the user, separately from the job's output."""
-    sys.stderr.write(f"{paint('gridflow:', 'dim', sys.stderr)} {text}\n")
+    sys.stderr.write(f"{paint('gridflow:', 'dim', sys.stderr)} {printable(text)}\n")
     sys.stderr.flush()

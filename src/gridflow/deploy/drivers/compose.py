@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -17,6 +18,7 @@ from gridflow.deploy.drivers.base import (
     tool,
     verdict,
 )
+from gridflow.deploy.drivers.streams import show, showing
 from gridflow.deploy.task_start import tasks
 from gridflow.errors import GridflowError, MissingDependency
 
@@ -59,19 +61,14 @@ class ComposeDriver:
         """Print the output until all tasks have ended."""
         # Leave out TensorBoard, which never ends, so that the output ends with the tasks.
         words = [*self._words, "logs", "--follow", *self._tasks]
-        stream = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output)
-        assert stream.stdin is not None
-        stream.stdin.write(self._text.encode())
-        stream.stdin.close()
         patience = Patience(self._job.name, self._job.start_timeout, self._job.deadline)
-        try:
+        with showing(words, output, self._text) as stream:
             while True:
                 found = [t for t in self._services() if t["Service"] in self._tasks]
                 if not found:
                     say(f"{self._job.name} was removed before its result was known")
                     return int(Exit.OTHER)
                 if all(task["State"] == "exited" for task in found):
-                    stream.wait(timeout=_LAST_WORDS)
                     break
                 states = {task["Service"]: task["State"] for task in found}
                 code = patience.verdict(
@@ -83,11 +80,10 @@ class ComposeDriver:
                 if code is not None:
                     return code
                 time.sleep(self._poll)
-        except subprocess.TimeoutExpired:
-            say("the end of the output is missing; print all of it with 'gridflow logs'")
-        finally:
-            stream.terminate()
-            stream.wait()
+            try:
+                stream.wait(timeout=_LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                say("the end of the output is missing; print all of it with 'gridflow logs'")
         return verdict({t["Service"]: t["ExitCode"] for t in found if t["ExitCode"]})
 
     def status(self) -> list[TaskStatus]:
@@ -106,7 +102,7 @@ class ComposeDriver:
     def logs(self, *, follow: bool) -> int:
         """Print the output of all containers."""
         words = [*self._words, "logs", *(["--follow"] if follow else [])]
-        return subprocess.run(words, input=self._text.encode(), check=False).returncode
+        return show(words, sys.stdout, self._text)
 
     def cancel(self) -> None:
         """Stop and remove the containers; named volumes stay."""

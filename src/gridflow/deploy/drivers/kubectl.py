@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -31,7 +31,7 @@ from gridflow.deploy.drivers.objects import (
     state_of,
 )
 from gridflow.deploy.drivers.permissions import NotAllowed, missing
-from gridflow.deploy.drivers.streams import LogStream
+from gridflow.deploy.drivers.streams import LogStream, show
 from gridflow.deploy.drivers.troubles import Troubles, waiting
 from gridflow.deploy.drivers.watch import Watch
 from gridflow.deploy.pods import COMPONENT
@@ -251,7 +251,7 @@ class KubectlDriver:
         """Print the output of all pods, with the pod's name on each line."""
         words = ["logs", *self._labels(), "--prefix", "--tail=-1", "--max-log-requests=100"]
         words += ["--follow"] if follow else []
-        return subprocess.run(self._words(*words), check=False).returncode
+        return show(self._words(*words), sys.stdout)
 
     def cancel(self) -> None:
         """Delete the documents' objects, except notebooks' claims."""

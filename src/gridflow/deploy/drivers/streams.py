@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import IO, TYPE_CHECKING, Final, TextIO
 
+from gridflow._spec.printable import printable
 from gridflow.deploy.drivers.base import is_final, say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: A line of ``kubectl logs --prefix --timestamps`` has pod and container, time and text. A line of
 #: ``docker service logs --timestamps`` starts with the time.
@@ -21,6 +24,11 @@ _DIGITS: Final = 9
 _GONE: Final = ("NotFound", "no such task or service")
 #: Length of a timestamp up to its seconds.
 _SECONDS: Final = 19
+
+
+def lines_of(output: IO[bytes]) -> TextIO:
+    """Return the text of a tool's output; only line feeds end lines, as in containers' logs."""
+    return io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline="\n")
 
 
 class LogStream:
@@ -57,7 +65,7 @@ class LogStream:
         self._output = output
         self._pause = pause
         self._last = ("", 0)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -116,12 +124,10 @@ class LogStream:
                 # docker prints the container's standard error there.
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                encoding="utf-8",
-                errors="replace",
             )
         process = self._process
         assert process.stdout is not None
-        with process.stdout as lines:
+        with lines_of(process.stdout) as lines:
             try:
                 said = self._print(lines, has_ended=has_ended)
             except BaseException:
@@ -150,7 +156,7 @@ class LogStream:
                 break  # cut off
             before, number = self._last
             self._last = time, number + 1 if time == before else 1
-            self._output.write((found.group(1) or "") + line[found.end() :])
+            self._output.write(printable((found.group(1) or "") + line[found.end() :]))
             self._output.flush()
         return said
 
@@ -160,3 +166,58 @@ def _in_order(time: str) -> str:
     whole, _, part = time.partition(".")
     digits = re.match(r"\d*", part)
     return whole[:_SECONDS] + "." + (digits.group() if digits else "").ljust(_DIGITS, "0")
+
+
+def show(words: Sequence[str], output: TextIO, text: str | None = None) -> int:
+    """Run a tool, and print what containers have printed without control sequences.
+
+    Parameters
+    ----------
+    words : sequence of str
+    output : text file
+    text : str, optional
+        The tool's input.
+
+    Returns
+    -------
+    int
+        The tool's exit code.
+    """
+    with showing(words, output, text) as tool:
+        return tool.wait()
+
+
+@contextlib.contextmanager
+def showing(
+    words: Sequence[str], output: TextIO, text: str | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a tool like `show` during the block; what it has printed by its end is shown."""
+    tool = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # where docker prints the containers' standard error
+    )
+    reader = threading.Thread(target=_print_all, args=(tool, output), daemon=True)
+    reader.start()
+    try:
+        if tool.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), tool.stdin as file:
+                file.write((text or "").encode())
+        yield tool
+    finally:
+        tool.terminate()  # unless it has ended
+        tool.wait()
+        reader.join()
+
+
+def _print_all(tool: subprocess.Popen[bytes], output: TextIO) -> None:
+    assert tool.stdout is not None
+    with lines_of(tool.stdout) as lines:
+        for line in lines:
+            try:
+                output.write(printable(line))
+                output.flush()
+            except (OSError, ValueError):  # the output was closed
+                tool.terminate()
+                return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from gridflow.deploy.drivers.base import (
     tool,
     verdict,
 )
-from gridflow.deploy.drivers.streams import LogStream
+from gridflow.deploy.drivers.streams import LogStream, show
 from gridflow.deploy.targets.base import write_all
 from gridflow.deploy.targets.swarm import STACK
 from gridflow.deploy.task_start import tasks
@@ -183,7 +182,7 @@ class SwarmDriver:
         codes = []
         for service in self._services():
             words = [self._docker, "service", "logs", "--no-task-ids", service]
-            codes.append(subprocess.run(words, check=False).returncode)
+            codes.append(show(words, sys.stdout))
         return max(codes, default=0)
 
     def cancel(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
 from gridflow._spec.tf_config import TF_CONFIG
@@ -11,6 +12,8 @@ from gridflow.deploy.description import rules
 
 if TYPE_CHECKING:
     from gridflow.deploy.lint.report import LintReport
+
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 def check_cluster(report: LintReport, path: str, env: dict[str, str]) -> None:
@@ -31,7 +34,7 @@ def check_cluster(report: LintReport, path: str, env: dict[str, str]) -> None:
         role, index = env.get("GRIDFLOW_ROLE"), env.get("GRIDFLOW_INDEX")
         if role and role not in ROLES:
             report.add(path, f"GRIDFLOW_ROLE must be one of {', '.join(ROLES)}, got {role!r}.")
-        elif role and facts_of(role).is_in_cluster and index and index.isdigit():
+        elif role and facts_of(role).is_in_cluster and index and _NUMBER.fullmatch(index):
             known = range(len(cluster.get(role, ())))
             absent = f"{role}:{index} isn't in the cluster spec of {name}."
             report.add(path, None if int(index) in known else absent)
@@ -45,7 +48,7 @@ def _check_roles(report: LintReport, path: str, name: str, cluster: dict[str, li
     everyone = [str(address) for hosts in cluster.values() for address in hosts]
     for address in everyone:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or rules.port_number(int(port)):
+        if not host or not _NUMBER.fullmatch(port) or rules.port_number(int(port)):
             report.add(path, f"{name} has {address!r}; an address is host:port.")
             continue
         check_host(report, path, host)

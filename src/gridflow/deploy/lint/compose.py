@@ -57,8 +57,8 @@ def check_services(
         for index, port in enumerate(report.listing(f"{path}.ports", service.get("ports"))):
             numbers = str(port).partition("/")[0].split(":")[-2:] if isinstance(port, str) else []
             for number in numbers:
-                if number.isdigit():
-                    report.add(f"{path}.ports[{index}]", rules.port_number(int(number)))
+                if number.isdecimal():  # of many digits the first ones tell enough
+                    report.add(f"{path}.ports[{index}]", rules.port_number(int(number[:9])))
         yield path, service
 
 

@@ -25,7 +25,7 @@ _CONSTRAINT: Final = re.compile(
     r"\s*[a-z_][a-z0-9\-_.]+\s*(==|!=)\s*[a-z0-9:\-_\s.*()?+\[\]\\^$|/]+\Z", re.IGNORECASE
 )
 #: Names of secrets and configs (moby/swarmkit, manager/controlapi/secret.go).
-_NAME: Final = re.compile(r"[a-zA-Z0-9]+(?:[a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
+_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
 _MOST_OF_NAME: Final = 64
 
 
