@@ -51,7 +51,16 @@ exit 0
 @pytest.mark.parametrize(
     "name",
     [
-        *["PGPASSWORD", "DB_PASS", "MYSQL_PWD", "dbPassword", "HF_TOKEN", "--api-key", "SSH_KEY"],
+        *[
+            "PGPASSWORD",
+            "DB_PASS",
+            "MYSQL_PWD",
+            "dbPassword",
+            "HF_TOKEN",
+            "--api-key",
+            "SSH_KEY",
+            "DB_PW",
+        ],
         *["DB_PASSWORD1", "DB_PASSWORD_2", "TOKEN2", "API_KEY_1", "apiKey2", "PASSWORD1_OLD"],
     ],
 )
@@ -109,6 +118,19 @@ SECRET_VALUES = {
     "java": "-Xmx2g -Djavax.net.ssl.trustStorePassword=hunter2",
     "yaml": "user: me\npassword: hunter2\n",
     "header of gitlab": "PRIVATE-TOKEN: hunter2",
+    "mysql": "mysql -u root -phunter2 flights",
+    "mysqldump": "/usr/bin/mysqldump -phunter2 flights",
+    "curl": "curl -u user:hunter2 https://host",
+    "curl in one": "curl -sSLuuser:hunter2 https://host",
+    "curl in words": "curl --proxy-user user:hunter2 https://host",
+    "curl's cookie": "curl -b session=hunter2hunter2 https://host",
+    "sshpass": "sshpass -p hunter2 ssh host",
+    "redis-cli": "redis-cli -a hunter2 ping",
+    "netrc": "machine host\n  login me\n  password hunter2\n",
+    "netrc in one line": "machine host login me password hunter2",
+    "cookie": "Cookie: session=hunter2hunter2",
+    "cookie in json": '{"cookie": "session=hunter2hunter2"}',
+    "short name": "DB_PW=hunter2",
 }
 ORDINARY_VALUES = {
     "path": "/data/flights/token=abc/part-00000.parquet",
@@ -132,6 +154,12 @@ ORDINARY_VALUES = {
     "base64": "eyJsciI6IDAuMSwgImVwb2NocyI6IDEwfQ==",
     "host": "worker-0.flights.default.svc:2222",
     "time": "2024-05-01T12:00:00Z",
+    "user of docker": "docker run -u 1000:1000 image",
+    "curl": 'curl -u "$USER:$PASS" -b /tmp/jar https://host:8080/path',
+    "mysql": "mysql -p -P 3306 -u root; mysql -p$MYSQL_PWD flights",
+    "another -p": "train -phunter2",
+    "cookie": "Cookie: session=$COOKIE",
+    "form": "the login form has a password field",
 }
 
 

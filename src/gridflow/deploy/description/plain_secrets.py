@@ -1,7 +1,8 @@
 """Finds secrets in plain text, by the names of variables and options and by the form of values.
 
 A description refers to secrets and never contains one, because documents are stored, sent and
-printed. This finds common patterns only; it misses a secret with an inconspicuous name.
+printed. This is a guess by common patterns (docs/job-files.md says so): it misses a secret with an
+inconspicuous name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ _ENDS: Final = (
     *("PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE"),
     *("SECRET", "TOKEN", "CREDENTIAL", "CREDENTIALS"),
 )
-_WORDS: Final = frozenset({"PASS", "PWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "PRIVATEKEY", "PAT"})
+_WORDS: Final = frozenset(
+    {
+        *("PASS", "PASSIN", "PASSOUT", "PW", "PWD", "PAT", "COOKIE"),
+        *("APIKEY", "SECRETKEY", "ACCESSKEY", "PRIVATEKEY"),
+    }
+)
 _KEY_BEFORE: Final = frozenset(
     {"API", "ACCESS", "PRIVATE", "SECRET", "ACCOUNT", "AUTH", "ENCRYPTION", "SIGNING", "SSH", "JWT"}
 )
@@ -52,6 +58,9 @@ _LOOKS: Final = (
     r"(?<![\w-])eyJ[\w-]{10,}\.(?:eyJ[\w-]{8,}\.|[\w-]*\.[\w-]{8})",
     r"(?i:\bauthorization[\"']?\s?[:=]\s?[\"']?(?:bearer|basic|token|apikey)\s{1,9})[^\s$<{]{4}",
     r"(?i:\bbearer\s{1,9})(?=\S{0,200}\d)[\w.~+/=-]{16}",
+    # Cookies, and lines of a .netrc
+    r"(?i:\bcookie[\"']?\s{0,9}[:=]\s{0,9}[\"']?)[\w.-]{1,99}=(?![$<{*])[^\s;]{4}",
+    r"(?i:\blogin\s{1,9}\S{1,200}\s{1,9}password\s{1,9})(?![$<{*])\S",
     # Web hooks, and addresses that are signed
     r"\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/\w",
     r"\bdiscord(?:app)?\.com/api/webhooks/\d|\bwebhook\.office\.com/webhookb2/\w",
@@ -77,6 +86,18 @@ _LEAST: Final = 4
 _ODBC: Final = ("Pwd", "pwd")
 _OPTION: Final = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?\Z", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)\Z", re.DOTALL)
+#: Short options that take a password, in the word itself or in the next one, by the program.
+_MYSQL: Final = r"(?P<name>-p)(?P<value>\S+)"
+_NEXT_OR_SAME: Final = r"(?P<name>-p) ?(?P<value>\S+)"
+_PROGRAMS: Final = {
+    "curl": re.compile(
+        r"(?P<name>-[A-Za-z]{0,20}[uU]|--(?:proxy-)?user)[ =]?[^\s:]{0,200}:(?P<value>\S+)"
+        r"|(?:-b|--cookie)[ =]?[^\s=/]{1,200}=(?P<cookie>\S+)"
+    ),
+    "redis-cli": re.compile(r"(?P<name>-a) ?(?P<value>\S+)"),
+    **dict.fromkeys(("mariadb", "mysql", "mysqladmin", "mysqldump"), re.compile(_MYSQL)),
+    **dict.fromkeys(("mongo", "mongodump", "mongosh", "sshpass"), re.compile(_NEXT_OR_SAME)),
+}
 #: Words of a shell command, with their quotes.
 _SHELL_WORD: Final = re.compile(r"""(?:[^\s"';&|()]|"[^"]*"|'[^']*')+""")
 #: Prefixes of a secret's location, and of values that a shell or program fills in.
@@ -106,9 +127,14 @@ def is_secret(value: str) -> bool:
     Also recognizes names in it: ``AccountKey=…`` in a connection string, ``"client_secret": …`` in
     JSON.
     """
-    return bool(_VALUES.search(value)) or any(
-        (holds_secret(found["name"]) or found["name"] in _ODBC) and _is_password(found["value"])
-        for found in _INSIDE.finditer(value)
+    return (
+        bool(_VALUES.search(value))
+        or any(
+            (holds_secret(found["name"]) or found["name"] in _ODBC) and _is_password(found["value"])
+            for found in _INSIDE.finditer(value)
+            if found["name"].lower() != "cookie"  # the value tells: "Cookie: name=value"
+        )
+        or any(True for _ in _of_programs(_SHELL_WORD.findall(value)))
     )
 
 
@@ -118,13 +144,29 @@ def in_words(words: Iterable[str]) -> Iterator[tuple[int, str]]:
     Finds ``--token=x``, ``--token x`` and ``TOKEN=x``, also inside shell code.
     """
     words = list(words)
+    options = {index: name for name, index in _of_programs(words)}
     for index, word in enumerate(words):
-        names = [name for name, place in _named([word, *words[index + 1 : index + 2]]) if not place]
+        names = [options[index]] if index in options else []
+        following = words[index + 1 : index + 2]
+        names += [name for name, place in _named([word, *following]) if not place]
         if " " in word.strip():
             names += [name for name, _ in _named(_SHELL_WORD.findall(word))]
         if not names and is_secret(word):
             names.append("a value")
         yield from ((index, name) for name in dict.fromkeys(names))
+
+
+def _of_programs(words: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield the option and index of each password that a known program is called with."""
+    rule = None
+    for index, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=False)):
+        program = word.strip("\"'").replace("=", "/").rpartition("/")[2]
+        rule = _PROGRAMS.get(program, rule)
+        if rule is None or not word.startswith("-"):
+            continue
+        found = rule.fullmatch(word) or rule.fullmatch(f"{word} {following}")
+        if found and _is_plain(found["value"] or found.groupdict().get("cookie") or ""):
+            yield found["name"] or "--cookie", index
 
 
 def _named(words: list[str]) -> Iterator[tuple[str, int]]:
