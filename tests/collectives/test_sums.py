@@ -8,8 +8,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,6 +19,7 @@ import pytest
 from gridflow._collectives import joining, links
 from gridflow._collectives.errors import PeerGone, RanksDiffer
 from gridflow._wire import psk_tls
+from suite.new_process import in_new_network
 from suite.waiting import patience, wait_for
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -287,16 +286,7 @@ for each in ranks:
 
 
 def test_hosts_that_a_cut_separates_notice_it_but_not_one_that_only_reads_late():
-    if subprocess.run(["unshare", "-n", "true"], check=False).returncode:
-        pytest.skip("only root may have a network of its own")
-    done = subprocess.run(
-        ["unshare", "-n", sys.executable, "-c", CUT],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-    )
-    told = sorted(done.stdout.splitlines())
+    told = sorted(in_new_network(CUT).splitlines())
     assert [each.partition(":")[0] for each in told] == [
         f"{rank} PeerGone the host of rank {1 - rank} can't be reached" for rank in range(2)
     ]

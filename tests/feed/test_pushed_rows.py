@@ -38,6 +38,7 @@ from gridflow._wire import commands, reports
 from gridflow._wire.identity import make_identities
 from gridflow._wire.receiver import Receiver, ReceiverClient
 from gridflow.errors import DataError, GridflowError, SchemaError, WireError
+from suite.new_process import in_new_network
 from suite.ports import free_ports
 
 
@@ -395,6 +396,45 @@ BAD_ROWS = [
 def test_a_place_that_is_none_is_refused(told):
     with pytest.raises(WireError, match="a feeder sent"):
         taken(told, pa.record_batch({"x": [1]}))
+
+
+#: In a network of its own: a feeder waits for an agent to store rows, and the network is cut.
+CUT = """
+import os, subprocess, threading
+import pyarrow as pa
+from gridflow._wire import receiver
+from gridflow._wire.identity import make_identities
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+class Agent:
+    def put(self, header, told, batch):
+        came.set()
+        threading.Event().wait()
+
+ip("link", "set", "lo", "up")
+receiver._WATCH |= {"grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 1000}
+came, identity = threading.Event(), make_identities()[1]
+server = receiver.Receiver("127.0.0.1", identity, Agent())
+client = receiver.ReceiverClient(f"127.0.0.1:{server.port}", identity)
+batch = pa.record_batch({"x": [1]})
+header = {"stream": "s", "feed": "f", "partition": 0, "attempt": 1}
+writer, answers = client.put(header, batch.schema)
+writer.write_with_metadata(batch, b"0")
+came.wait()
+ip("link", "set", "lo", "down")
+print(answers.read(), flush=True)
+try:
+    writer.close()
+except pa.ArrowException as error:
+    print(type(error).__name__, flush=True)
+os._exit(0)  # the agent still waits
+"""
+
+
+def test_a_feeder_notices_that_it_is_cut_off_from_its_agent():
+    assert in_new_network(CUT).split() == ["None", "FlightUnavailableError"]
 
 
 def test_an_agent_refuses_rows_with_other_headers_and_lives_on(tmp_path):

@@ -1,17 +1,26 @@
-"""Code that runs in a process of its own, as it imports or patches Keras."""
+"""Code that runs in a process of its own: it imports or patches Keras, or cuts the network."""
 
 import os
 import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from suite.waiting import patience
 
 
-def in_new_process(source, backend="tensorflow"):
-    """Return what some code prints."""
+def in_new_network(source):
+    """Return what some code prints; it may do anything to the network, which is its own."""
+    if subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("only root may have a network of its own")
+    return in_new_process(source, before=("unshare", "-n"))
+
+
+def in_new_process(source, backend="tensorflow", before=()):
+    """Return what some code prints; `before`: a command that runs it."""
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)],
+        [*before, sys.executable, "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
         timeout=patience(),

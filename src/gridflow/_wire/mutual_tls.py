@@ -13,7 +13,7 @@ from gridflow._wire.doorkeeper import Doorkeeper
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gridflow._wire.identity import Identity
 
@@ -61,8 +61,16 @@ class JobServer(flight.FlightServerBase):  # type: ignore[misc]
         super().shutdown()
 
 
-def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:
-    """Return a connection to ``host:port``; the server's certificate must have this name."""
+def connect(
+    address: str, identity: Identity, name: str, options: Iterable[tuple[str, int]] = ()
+) -> flight.FlightClient:
+    """Return a connection to ``host:port``; the server's certificate must have this name.
+
+    Parameters
+    ----------
+    options : iterable of (str, int), optional
+        More options of gRPC's.
+    """
     return flight.connect(
         f"grpc+tls://{address}",
         tls_root_certs=identity.authority,
@@ -71,7 +79,7 @@ def connect(address: str, identity: Identity, name: str) -> flight.FlightClient:
         override_hostname=name,
         # gRPC takes a proxy from the environment, which seldom reaches executors. `past_proxies` is
         # for channels that aren't gridflow's own.
-        generic_options=[("grpc.enable_http_proxy", 0)],
+        generic_options=[("grpc.enable_http_proxy", 0), *options],
     )
 
 

@@ -31,6 +31,14 @@ REFUSED: Final = "rows refused: "
 #: The sender of rows, for error messages.
 A_FEEDER: Final = "a feeder"
 _MOST_ROWS: Final = 2**62
+#: An agent may take its time to store rows, so there is no time limit. A cut of the network is
+#: noticed after two minutes while rows are on their way, else after up to eight: servers close
+#: connections that ask more often than every five minutes.
+_WATCH: Final = {
+    "grpc.keepalive_time_ms": 330_000,
+    "grpc.keepalive_timeout_ms": 120_000,
+    "grpc.http2.max_pings_without_data": 0,
+}
 
 
 class ReceiverHandler(Protocol):
@@ -129,7 +137,7 @@ class ReceiverClient:
 
     def __init__(self, address: str, identity: Identity) -> None:
         self.address = address
-        self._client = mutual_tls.connect(address, identity, AGENT_NAME)
+        self._client = mutual_tls.connect(address, identity, AGENT_NAME, _WATCH.items())
 
     def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce a partition; return what the agent knows about it."""
