@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from gridflow._feed.store import SpoolReader, SpoolWriter
 from gridflow._training.modes.base import DatasetRequest
 from gridflow.errors import InvalidArgument, SchemaError
 from suite.batches import LEAVES, make_dataset
-from suite.waiting import patience
+from suite.waiting import patience, wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -179,6 +180,19 @@ def test_an_iterator_that_is_made_but_not_drawn_takes_no_epoch(spool):
     assert counter.pending == (0, 0)
     next(kept[1])
     assert counter.pending == (1, 0)
+
+
+def test_what_a_dataset_reads_is_let_go_with_its_last_user(spool):
+    reader = spool(n=np.arange(20))
+    held = weakref.ref(reader)
+    iterator = iter(
+        make_dataset(reader, steps=5, features="n", batch_size=4).map(lambda n: n).prefetch(1)
+    )
+    del reader
+    gc.collect()
+    assert ids(iterator) == list(range(20))
+    del iterator
+    wait_for(lambda: gc.collect() is not None and held() is None, "the reader to be let go")
 
 
 def test_an_endless_dataset_goes_on_with_the_next_epoch(spool, tf):

@@ -1,6 +1,7 @@
 """The spool: written once, mapped without a copy, whole or not there."""
 
 import errno
+import gc
 import os
 import resource
 import subprocess
@@ -49,6 +50,31 @@ def test_columns_of_numbers_are_read_only_views_of_the_mapped_file(tmp_path):
     assert pa.total_allocated_bytes() == before
     with pytest.raises(ValueError, match="read-only"):
         view[0, 0] = 1
+
+
+def maps_of(folder):
+    """Return how many maps and open files below a folder this process has."""
+    own = Path("/proc/self")
+    files = [path.readlink() for path in (own / "fd").iterdir() if path.is_symlink()]
+    maps = [line for line in (own / "maps").read_text().splitlines() if str(folder) in line]
+    return len(maps), len([file for file in files if str(folder) in str(file)])
+
+
+def test_all_readers_of_a_process_share_one_map_of_each_file_and_no_file_stays_open(tmp_path):
+    with SpoolWriter(tmp_path, segment_bytes=50_000) as writer:
+        for start in range(0, 50_000, 5000):
+            writer.write("train", numbers(start, 5000))
+    readers = [SpoolReader(tmp_path, "train", growing=bool(each % 2)) for each in range(20)]
+    for reader in readers:
+        assert sum(batch.num_rows for batch in reader.batches()) == 50_000
+    assert maps_of(tmp_path) == (5, 0)
+    rows = reader.column(0, "n")
+    del readers, reader
+    gc.collect()
+    assert maps_of(tmp_path) == (1, 0)  # its rows are still in use
+    assert rows[4999] == 4999
+    del rows
+    assert maps_of(tmp_path) == (0, 0)
 
 
 def segment(folder, *batches):

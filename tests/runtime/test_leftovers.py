@@ -50,3 +50,53 @@ def test_the_log_says_what_is_gone(tmp_path):
     with pytest.raises(TrainingFailed) as caught:
         TensorflowDistributor(1, "none", **QUIET).run(leave, True)
     assert any(line.startswith(said) for line in caught.value.first.log_tail)
+
+
+def hold(ctx, folder):
+    """Return what the process holds after each quarter of 200 uses of its rows."""
+    import gc
+    import os
+    import threading
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import keras
+
+    rows = {"x": [0.5] * 24, "y": [1.0] * 24}
+    pq.write_table(pa.table(rows), f"{folder}/rows.parquet", row_group_size=8)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    columns = {"batch_size": 8, "features": "x", "label": "y"}
+    found = []
+    for use in range(200):
+        if use % 8:
+            dataset = ctx.dataset(**columns)
+        else:
+            dataset = ctx.parquet_dataset(folder, name=f"files{use}", **columns)
+        if use % 4 == 0:
+            for _ in dataset:
+                pass
+        elif use % 4 == 1:
+            model.fit(dataset, verbose=0)
+        elif use % 4 == 2:
+            model.evaluate(dataset, verbose=0)
+        else:
+            model.predict(dataset, verbose=0)
+        if use % 50 == 49:
+            del dataset
+            gc.collect()
+            maps = Path("/proc/self/maps").read_text().count(".arrow")
+            own = [t for t in threading.enumerate() if t.name.startswith("gridflow-files")]
+            found.append([len(os.listdir("/proc/self/fd")), maps, len(own)])
+    return found
+
+
+@pytest.mark.slow
+def test_200_datasets_fits_evaluations_and_predictions_leave_nothing_open(tmp_path):
+    (tmp_path / "rows").mkdir()
+    rows = {"x": [0.5] * 24, "y": [1.0] * 24}
+    distributor = TensorflowDistributor(1, "none", **QUIET)
+    found = distributor.run(hold, str(tmp_path / "rows"), data={"train": rows}).value
+    assert found[1:] == found[1:2] * 3, found
+    assert found[-1][1:] == [0, 0], found

@@ -33,6 +33,7 @@ From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py
 from __future__ import annotations
 
 import contextlib
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -160,7 +161,11 @@ class Source(ABC):
         import tensorflow as tf
 
         signature = ragged.signature(self.selection.tensors, self.static_rows())
-        windows = tf.data.Dataset.from_generator(self.epoch, output_signature=signature)
+        # A graph keeps what it calls. What is called without one, TensorFlow keeps for ever; but a
+        # dataset is kept by all that is made of it, and by its iterators.
+        begin = _weakly(self) if tf.executing_eagerly() else self.epoch
+        windows = tf.data.Dataset.from_generator(begin, output_signature=signature)
+        setattr(windows, SOURCE, self)
         # Each call of a generator costs about 0.4 ms. Slices of a window cost nothing: if a batch
         # is a multiple of 64 bytes, they aren't even copied.
         batches = windows.flat_map(
@@ -192,6 +197,18 @@ class Source(ABC):
             else:
                 found.append(np.empty((0, size, *tensor.row_shape), tensor.numpy_dtype))
         return tuple(found)
+
+
+def _weakly(source: Source) -> Callable[[], Iterator[tuple[np.ndarray, ...]]]:
+    """Return what begins epochs as long as somebody else keeps the source."""
+    found = weakref.ref(source)
+
+    def epoch() -> Iterator[tuple[np.ndarray, ...]]:
+        living = found()
+        assert living is not None, "a dataset lives as long as its iterators"
+        return living.epoch()
+
+    return epoch
 
 
 def source_of(dataset: object) -> Source | None:

@@ -8,12 +8,20 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.ipc
 
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import TensorSpec, tensor_specs, values_of
 from gridflow._feed.selection import refuse_left_out
-from gridflow._feed.store.segment import ASKED, LEFT_OUT, decoded, formed, path_of, read
+from gridflow._feed.store.segment import (
+    ASKED,
+    LEFT_OUT,
+    Segment,
+    decoded,
+    formed,
+    mapped,
+    path_of,
+    read,
+)
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -115,7 +123,7 @@ class Chunks(ABC):
 
 
 class SpoolReader(Chunks):
-    """Maps one dataset of a spool.
+    """Maps one dataset of a spool, once for all of a process's readers.
 
     Its rows are in *chunks*, the record batches of all segments in order.
 
@@ -153,7 +161,7 @@ class SpoolReader(Chunks):
         self._spool, self._directory = directory, directory / dataset
         self._growing = growing
         self.schema = pa.schema([])
-        self._files: dict[int, pa.ipc.RecordBatchFileReader] = {}
+        self._segments: dict[int, Segment] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -201,12 +209,11 @@ class SpoolReader(Chunks):
 
     def _batch(self, chunk: int) -> pa.RecordBatch:
         number, index = self._places[chunk]
-        reader = self._files.get(number)
-        if reader is None:
-            mapped = pa.memory_map(str(path_of(self._directory, number)))
-            reader = self._files[number] = pa.ipc.open_file(mapped)
+        segment = self._segments.get(number)
+        if segment is None:
+            segment = self._segments[number] = mapped(path_of(self._directory, number))
         # A file may have columns that were left out later, or be somebody else's.
-        return formed(reader.get_batch(index), self.schema)
+        return formed(segment.batches[index], self.schema)
 
 
 def _manifest(directory: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ import base64
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -53,13 +54,27 @@ class Segment:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        file = pa.ipc.open_file(pa.memory_map(str(path)))
-        self.batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+        # A closed file stays mapped as long as there are batches: no descriptor remains open.
+        with pa.memory_map(str(path)) as source:
+            file = pa.ipc.open_file(source)
+            self.batches = [file.get_batch(number) for number in range(file.num_record_batches)]
         self.nbytes = path.stat().st_size
 
     def delete(self) -> None:
         """Delete the file."""
         self.path.unlink(missing_ok=True)
+
+
+#: The segments that are in use, by device and inode: a mapped file keeps its inode.
+_mapped: Final[WeakValueDictionary[tuple[int, int], Segment]] = WeakValueDictionary()
+
+
+def mapped(path: Path) -> Segment:
+    """Return the segment in a file, which all who use it in this process map once."""
+    found = path.stat()
+    file = found.st_dev, found.st_ino
+    segment = _mapped.get(file)
+    return _mapped.setdefault(file, Segment(path)) if segment is None else segment
 
 
 @dataclass(frozen=True)
