@@ -78,6 +78,34 @@ def test_each_probe_no_longer_sees_its_bug_once_it_is_patched(place):
     assert [line for line in found.splitlines() if not line.endswith("False")] == []
 
 
+@pytest.mark.slow
+def test_a_model_learns_from_the_columns_that_it_names_and_says_which_it_ignores(place):
+    flavour, backend = place
+    found = in_new_process(
+        f"""
+        import logging, sys
+        import numpy as np
+        import {flavour} as keras
+        import gridflow
+        gridflow.patch_keras()
+        logging.captureWarnings(True)  # of tf_keras
+        logging.basicConfig(stream=sys.stdout, format="%(message)s")
+        x = np.linspace(0, 1, 64, dtype="float32")[:, None]
+        data = {{"aa": 9 - x, "x": x, "zz": x - 9}}
+        given = keras.Input((1,), name="x")
+        model = keras.Model({{"x": given}}, keras.layers.Dense(1, use_bias=False)(given))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(data, 2 * x, batch_size=16, epochs=50, verbose=0)
+        loss = model.evaluate(data, 2 * x, verbose=0)
+        there = model.predict(data, verbose=0)
+        assert np.allclose(model.get_weights()[0], 2, atol=1e-2), model.get_weights()
+        assert loss < 1e-3 and np.allclose(there, 2 * x, atol=1e-2), (loss, there)
+        """,
+        backend,
+    )
+    assert found.count("'aa', 'zz'") == 1
+
+
 #: A TensorFlow without its own bugs, see below.
 HEALTHY_TENSORFLOW = {
     "arrays that are written into": (
@@ -166,6 +194,11 @@ HEALTHY = {
         "lambda self, x: self.distribute_strategy.run(self.predict_step, (x,)).numpy()",
     ),
     **HEALTHY_TENSORFLOW,
+    "inputs by name": (
+        "keras.src.models.functional:Functional",
+        "compute_output_spec",
+        "lambda self, inputs: inputs['x']",
+    ),
     "building draws no batch": (
         "trainer",
         None,

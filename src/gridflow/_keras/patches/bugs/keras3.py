@@ -17,6 +17,7 @@ from keras.src.trainers.data_adapters import tf_dataset_adapter
 import keras
 from gridflow._keras.patches.bugs import (
     aliasing,
+    dict_inputs,
     keras3_replicas,
     keras3_scaling,
     keras3_steps,
@@ -306,6 +307,7 @@ PATCHES: Final = (
         _patch_counting,
     ),
     aliasing.fix("keras"),
+    dict_inputs.fix(),
     *keras3_steps.PATCHES,
     *keras3_replicas.PATCHES,
     *keras3_scaling.PATCHES,

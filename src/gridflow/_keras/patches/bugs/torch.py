@@ -9,7 +9,7 @@ from typing import Final
 from keras.src import api_export
 from keras.src.backend.torch import optimizers
 
-from gridflow._keras.patches.bugs import building, torch_groups
+from gridflow._keras.patches.bugs import building, dict_inputs, torch_groups
 from gridflow._keras.patches.registry import Patch
 
 
@@ -36,6 +36,7 @@ def _patch_names() -> None:
 
 PATCHES: Final = (
     building.fix(),
+    dict_inputs.fix(),
     *torch_groups.PATCHES,
     Patch(
         "optimizers are saved by the names that all backends know",
