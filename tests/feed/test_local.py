@@ -42,6 +42,7 @@ def test_each_form_of_data_becomes_columns():
     assert table.column("n").null_count == 0
     assert table.column("s").null_count == 1
     assert to_table(table) is table
+    assert to_table(pa.record_batch({"x": [1.0]})).to_pydict() == {"x": [1.0]}
 
 
 def test_what_a_mask_hides_is_null():
@@ -109,6 +110,27 @@ def test_columns_that_can_t_be_fed_are_left_out_with_the_reason(tmp_path):
     for whole in (frame[["delta"]], (np.zeros(1), np.array([dt.timedelta(1)]))):
         with pytest.raises(InvalidArgument, match="can't become a tensor"):
             feedable(whole, "train")
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([2**70, 1], "integers that don't fit into 64 bits. Make them floats or text"),
+        (np.array([[-(2**70)], [1]], object), "integers that don't fit into 64 bits"),
+        (pd.Series([2**70, 1]), "integers that don't fit into 64 bits"),
+        (np.zeros((2, 3, 0)), "arrays without values, of the shape (3, 0). Leave it out"),
+        (pd.to_datetime([1, 1000], unit="ns"), "would lose data: 1. Round it, as by pandas' .dt."),
+        (np.array([[1], [1000]], "datetime64[ns]"), "would lose data: 1. Round it"),
+        (np.array([2**60, 1], "datetime64[s]"), "out of bounds timestamp: 1152921504606846976"),
+    ],
+)
+def test_values_that_have_no_tensor_leave_their_column_out_alone(values, reason):
+    table, reasons = feedable({"odd": values, "x": np.zeros(2)}, "train")
+    assert table.column_names == ["x"]
+    assert reasons["odd"].startswith("column 'odd' of dataset 'train' ")
+    assert reason in reasons["odd"]
+    with pytest.raises(SchemaError, match="column 'odd' of dataset 'train'"):
+        feedable({"odd": values}, "train")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._feed.normalize import FeedOptions, normalise, tensor_specs
+from gridflow._feed.normalize import FeedOptions, Findings, normalise, tensor_specs
 from gridflow.errors import DataError, InvalidArgument, SchemaError
 
 
@@ -84,6 +84,15 @@ def test_booleans_dates_and_timestamps_become_numbers():
     microseconds = int(moment.timestamp() * 1e6)
     assert out.column("t").to_pylist() == [microseconds] * 2
     assert out.column("n").to_pylist() == [microseconds] * 2
+
+
+def test_moments_finer_than_microseconds_are_refused_and_not_cut():
+    findings = Findings()
+    rows = batch(x=[1], t=pa.array([[1001]], pa.list_(pa.timestamp("ns"))))
+    out, _ = normalise(rows, "train", FeedOptions(), findings=findings)
+    assert out.schema.names == ["x"]
+    assert "column 't' of dataset 'train' can't become a tensor" in findings.left_out["t"]
+    assert "would lose data: 1001. Round it, as by" in findings.left_out["t"]
 
 
 def test_text_binary_and_dictionaries_stay_text():

@@ -9,7 +9,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from gridflow._feed.ingest.dataframes import check, stage_frame
-from gridflow._feed.ingest.frames import as_frames
+from gridflow._feed.ingest.frames import FrameSource, as_frames
 from gridflow._launch.spark.session import run_this_python_where_it_can
 from gridflow.errors import InvalidArgument, SchemaError
 
@@ -65,6 +65,29 @@ def test_what_lies_in_the_drivers_memory_becomes_dataframes(spark):
         {"when": "2026-01-01 12:00:00", "words": "one"},
         {"when": "2026-01-02 00:00:00", "words": "two"},
     ]
+
+
+def test_a_column_in_memory_that_spark_cant_take_leaves_the_others_as_they_are(spark):
+    import pyarrow as pa
+
+    kinds = {
+        "day": pa.array([0, 86_400_000], pa.date64()),
+        "small": pa.array([{"a": 1}, {"a": 2}], pa.struct([("a", pa.uint8())])),
+        "word": pa.array(["a", "b"], pa.string_view()),
+        "large": pa.array([2**63, 1], pa.uint64()),
+        "digits": pa.array([10**45, 1], pa.decimal256(50, 0)),
+        "fine": pa.array([1, 1000], pa.timestamp("ns")),
+    }
+    source = FrameSource(spark, {"train": pa.record_batch(kinds)}, "auto")
+    source.check(2)
+    assert source.columns == ("day", "small", "word")
+    reasons = source.left_out["train"]
+    assert reasons.keys() == {"large", "digits", "fine"}
+    for name, reason in reasons.items():
+        assert reason.startswith(f"column {name!r} of dataset 'train' ")
+    assert "9223372036854775808 not in range" in reasons["large"]
+    with pytest.raises(SchemaError, match="column 'large' of dataset 'train' has the type uint64"):
+        FrameSource(spark, {"train": {"large": kinds["large"]}}, "auto")
 
 
 def test_names_with_dots_and_backticks_are_names(spark):

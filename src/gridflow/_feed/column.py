@@ -142,7 +142,7 @@ def filled(
     if not is_list(array.type):
         try:
             scalar = pa.scalar(_exact(value, array.type), type=array.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        except (pa.ArrowInvalid, OverflowError, TypeError, ValueError) as error:
             raise DataError(
                 f"the value {value!r} for nulls in {where} doesn't fit its type {array.type}: "
                 f"{error}"
@@ -200,7 +200,7 @@ def _filled_row(value: Any, width: int, kind: pa.DataType, where: ColumnPlace) -
             )
         items = [value] * width if given is None else given
         return pa.array([repeated(item, kind) for item in items], type=kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+    except (pa.ArrowInvalid, OverflowError, TypeError) as error:
         raise DataError(f"the value {value!r} for nulls in {where} isn't valid: {error}") from error
 
 

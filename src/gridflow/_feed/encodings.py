@@ -203,7 +203,7 @@ def _of_keys(column: pa.Array, form: Keys, where: str) -> list[tuple[Any, pa.Arr
             values = _looked_up(column, key)
             if form.default is not None:
                 values = pc.fill_null(values, pa.scalar(form.default, values.type))
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise SchemaError(
                 f"{where} has the type {column.type}; the key {name!r} or the default "
                 f"{form.default!r} doesn't fit it ({error})."
@@ -253,5 +253,5 @@ def _spare(kind: pa.DataType, value: Any, where: str) -> pa.Array:
         value = value.encode()
     try:
         return pa.array([value], kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise SchemaError(f"{where}: the value {value!r} of Padded doesn't fit: {error}") from error

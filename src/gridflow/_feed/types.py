@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     java : str
         The Java class that writes them.
     hint : str
-        What to do if there is no tensor.
+        What to do if there is no tensor, or none for some values.
     """
 
     spark: tuple[str, ...]
@@ -77,12 +77,15 @@ def stored(array: pa.Array, where: object) -> pa.Array:
     Raises
     ------
     SchemaError
-        They can't become a tensor; ``where`` names them.
+        They can't become a tensor, or not without a loss; ``where`` names them.
     """
     known = next((each for each in KINDS if each.is_arrow(array.type)), None)
     if known is None or known.stored is None:
         raise SchemaError(refusal(where, str(array.type), known))
-    return known.stored(array)
+    try:
+        return known.stored(array)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"{where} can't become a tensor: {error}. {known.hint}") from error
 
 
 def spark_refusal(name: str, shown: str, where: object) -> str | None:
@@ -123,8 +126,8 @@ def _days(array: pa.Array) -> pa.Array:
 
 
 def _microseconds(array: pa.Array) -> pa.Array:
-    # Truncates nanoseconds; the time zone only affects how an instant is printed.
-    return array.cast(pa.timestamp("us", array.type.tz), safe=False).view(pa.int64())
+    # The time zone only affects how an instant is printed. Nothing is cut off: Spark refuses that.
+    return array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
 
 
 def _nearest(array: pa.Array) -> pa.Array:
@@ -133,6 +136,7 @@ def _nearest(array: pa.Array) -> pa.Array:
 
 
 _LONG: Final = "Cast it to long, for example to its seconds."
+_ROUND: Final = "Round it, as by pandas' .dt.floor('us'), or convert it to integers."
 _NUMBERS: Final = ("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType")
 _TEXTS: Final = ("StringType", "CharType", "VarcharType", "BinaryType")
 _MOMENTS: Final = ("TimestampType", "TimestampNTZType")
@@ -143,7 +147,7 @@ KINDS: Final = (
     Kind((), pa.types.is_fixed_size_binary, _bytes, "string"),
     Kind(("BooleanType",), pa.types.is_boolean, _zeros_and_ones, "bool", "Booleans"),
     Kind(("DateType",), pa.types.is_date, _days, "int32, days since 1970", "Numbers"),
-    Kind(_MOMENTS, pa.types.is_timestamp, _microseconds, "int64, µs since 1970", "Numbers"),
+    Kind(_MOMENTS, pa.types.is_timestamp, _microseconds, "int64, µs since 1970", "Numbers", _ROUND),
     Kind(("DecimalType",), pa.types.is_decimal, _nearest, "float64"),
     # A struct's fields are columns, but not those of structs in arrays.
     Kind(

@@ -105,9 +105,11 @@ class LocalLauncher:
         del has_ended  # the rows are local, and the agents' answers say it
         from gridflow._feed.ingest.arrays import feedable
         from gridflow._feed.push.sender import check_columns, send_all
+        from gridflow._feed.selection import refuse_left_out
 
-        table, _ = feedable(rows, destination.stream)
+        table, reasons = feedable(rows, destination.stream)
         if columns is not None:
+            refuse_left_out([name for name in columns if name not in table.column_names], reasons)
             check_columns(columns, table.column_names)
             table = table.select(list(columns))
         return send_all(destination, 0, 0, table.to_batches(max_chunksize=_ROWS_PER_BATCH))

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 
 from gridflow._feed.column import reason_against
 from gridflow._feed.ingest.base import RankRows, RowSource, check_name
+from gridflow._feed.types import is_list, leaf_type, stored
 from gridflow.errors import InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]
         where = f"column {name!r} of dataset {dataset!r}"
         if times[name] > 1:
             reasons[name] = f"{where} is there {times[name]} times. {_RENAME}"
-        elif (reason := reason_against(table.schema.field(name).type, where)) is not None:
+        elif (reason := _reason_against(table.column(name), where)) is not None:
             reasons[name] = reason
     fed = [name for name in times if name not in reasons]
     if reasons and (not fed or isinstance(rows, tuple)):  # users who pass (x, y) need both
@@ -152,6 +154,21 @@ def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]
     # Chosen keys of a map can be fed, but which ones isn't known here.
     fed = [n for n in times if n in fed or (times[n] == 1 and _is_map(table.schema.field(n).type))]
     return (table.select(fed) if reasons else table), reasons
+
+
+def _reason_against(column: pa.ChunkedArray, where: str) -> str | None:
+    """Return why a column can't become a tensor: its type, or moments that are finer than it."""
+    reason = reason_against(column.type, where)
+    if reason is not None or not pa.types.is_timestamp(leaf_type(column.type)):
+        return reason
+    while is_list(column.type):
+        column = pc.list_flatten(column)
+    try:
+        for chunk in column.chunks:
+            stored(chunk, where)
+    except SchemaError as error:
+        return str(error)
+    return None
 
 
 def _is_map(kind: pa.DataType) -> bool:
@@ -164,16 +181,18 @@ def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None =
     Parameters
     ----------
     rows
-        A pyarrow Table, a pandas DataFrame (its index is left out), a dict of column to numpy
-        array, one array (its column is ``x``), or a tuple of two or three arrays (``x``, ``y``,
-        ``sample_weight``). The first axis of an array is the rows; further axes become arrays of
-        fixed shape. NaN stays NaN; masked values become null.
+        A pyarrow Table or RecordBatch, a pandas DataFrame (its index is left out), a dict of column
+        to numpy array, one array (its column is ``x``), or a tuple of two or three arrays (``x``,
+        ``y``, ``sample_weight``). The first axis of an array is the rows; further axes become
+        arrays of fixed shape. NaN stays NaN; masked values become null.
     dataset
         The dataset's name, for errors.
     left_out
         If given, columns that Arrow can't represent are added to it with the reason, instead of
         raising an error.
     """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
         return rows
     is_frame = hasattr(rows, "columns")
@@ -219,7 +238,7 @@ def _columns(rows: Any, dataset: str) -> Mapping[Any, Any]:
         return {"x": rows}
     raise UnknownKindError(
         f"dataset {dataset!r} is a {type(rows).__name__}; it must be a numpy array, a tuple (x, "
-        "y), a dict of column to array, a pandas DataFrame or a pyarrow Table."
+        "y), a dict of column to array, a pandas DataFrame, a pyarrow Table or RecordBatch."
     )
 
 
@@ -235,6 +254,10 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
         array = np.asarray(values)
         if array.ndim == 0:
             raise InvalidArgument(f"{where} is a single value instead of one per row: {values!r}.")
+        if 0 in array.shape[1:]:
+            raise _NoColumnError(
+                f"{where} has arrays without values, of the shape {array.shape[1:]}. Leave it out."
+            )
         mask = np.ma.getmask(values)  # masked values are nulls
         hidden = None if mask is np.ma.nomask else np.ascontiguousarray(mask)
         if array.dtype == object and array.ndim == 1:
@@ -246,6 +269,10 @@ def _column(values: Any, where: str, *, is_frame: bool = False) -> pa.Array:
             from_pandas=False,
             mask=None if hidden is None else hidden.reshape(-1),
         )
+    except OverflowError as error:
+        raise _NoColumnError(
+            f"{where} has integers that don't fit into 64 bits. Make them floats or text."
+        ) from error
     except (pa.ArrowException, ValueError, TypeError) as error:
         if isinstance(error, InvalidArgument):
             raise

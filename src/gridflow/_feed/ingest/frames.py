@@ -28,7 +28,12 @@ _NEAREST: Final = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.int64(),
     pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
 }
+#: Of Spark's decimals.
+_MOST_DIGITS: Final = 38
 
 
 class FrameSource(RowSource):
@@ -147,10 +152,24 @@ def _from_memory(
         raise InvalidArgument(f"{error} Or a Spark DataFrame.") from error
     if not table.num_rows:
         raise SchemaError(f"dataset {name!r} has no rows.")
+    columns: dict[str, pa.ChunkedArray] = {}
+    for field in table.schema:
+        # One by one, so that the others are unaffected by a column that Spark can't take.
+        try:
+            columns[field.name] = table.column(field.name).cast(_nearest(field.type))
+            from_arrow_schema(pa.schema([(field.name, columns[field.name].type)]))
+        except (pa.ArrowException, PySparkException, ValueError) as error:
+            columns.pop(field.name, None)
+            reasons[field.name] = (
+                f"column {field.name!r} of dataset {name!r} has the type {field.type}, and Spark "
+                f"can't take it: {error}. Leave it out, or convert it first."
+            )
     if reasons:
+        if not columns or isinstance(rows, tuple):  # users who pass (x, y) need both
+            raise SchemaError(" ".join(reasons.values()))
         left_out[name] = reasons
+    table = pa.table(columns)
     try:
-        table = table.cast(pa.schema([f.with_type(_nearest(f.type)) for f in table.schema]))
         # A timestamp without a time zone stays one, so it means the same number on every launcher.
         schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
         return spark.createDataFrame(table, schema)
@@ -165,6 +184,14 @@ def _nearest(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_nearest(kind.value_type))
     if pa.types.is_dictionary(kind):
         return _nearest(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_nearest(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_nearest(kind.key_type), _nearest(kind.item_type))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _nearest(kind.storage_type)
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
+    if pa.types.is_decimal(kind) and kind.precision > _MOST_DIGITS:
+        return pa.decimal128(_MOST_DIGITS, kind.scale)
     return _NEAREST.get(kind, kind)

@@ -98,6 +98,6 @@ def _column(name: str, values: Any) -> pa.Array:
         column = pa.array(array.reshape(-1))
         for size in reversed(array.shape[1:]):
             column = pa.FixedSizeListArray.from_arrays(column, size)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise GridflowError(f"ctx.results() can't make a column of {name!r}: {error}") from error
     return column

@@ -11,6 +11,7 @@ import pyarrow as pa
 from gridflow._feed.ingest import dataframes, jvm_files
 from gridflow._feed.ingest.frames import as_frames
 from gridflow._feed.push.sender import check_columns
+from gridflow._feed.selection import refuse_left_out
 from gridflow._launch.spark import errors, feeders
 from gridflow._launch.spark.bodies import taking
 from gridflow._launch.spark.session import (
@@ -49,11 +50,14 @@ def feed(
     """
     if hasattr(rows, "mapPartitionsWithIndex") and not dataframes.is_dataframe(rows):
         return _feed_rdd(spark, destination, rows, columns, has_ended)
-    (frame,) = as_frames(spark, {destination.stream: rows}, {}).values()
+    known: dict[str, dict[str, str]] = {}
+    (frame,) = as_frames(spark, {destination.stream: rows}, known).values()
+    reasons = known.get(destination.stream, {})
     if columns is not None:
+        refuse_left_out([name for name in columns if name not in frame.columns], reasons)
         check_columns(columns, frame.columns)
-        frame = frame[list(columns)]
-    reasons = dataframes.check({destination.stream: frame}).get(destination.stream, {})
+        frame, reasons = frame[list(columns)], {}
+    reasons |= dataframes.check({destination.stream: frame}).get(destination.stream, {})
     left_out = {column: why for column, why in reasons.items() if column not in kept}
     frame, tags = dataframes.plain_frame(destination.stream, frame, kept)
 
