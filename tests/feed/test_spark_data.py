@@ -80,7 +80,7 @@ def test_a_column_in_memory_that_spark_cant_take_leaves_the_others_as_they_are(s
     }
     source = FrameSource(spark, {"train": pa.record_batch(kinds)}, "auto")
     source.check(2)
-    assert source.columns == ("day", "small", "word")
+    assert sorted(source.columns) == sorted(kinds)
     reasons = source.left_out["train"]
     assert reasons.keys() == {"large", "digits", "fine"}
     for name, reason in reasons.items():
@@ -88,6 +88,21 @@ def test_a_column_in_memory_that_spark_cant_take_leaves_the_others_as_they_are(s
     assert "9223372036854775808 not in range" in reasons["large"]
     with pytest.raises(SchemaError, match="column 'large' of dataset 'train' has the type uint64"):
         FrameSource(spark, {"train": {"large": kinds["large"]}}, "auto")
+
+
+def test_a_column_whose_type_pyspark_doesnt_know_leaves_the_others_as_they_are(spark):
+    session = spark.newSession()
+    session.conf.set("spark.sql.timestampNanosTypes.enabled", "true")
+    rows = session.range(0, 4, 1, 2).selectExpr(
+        "id", "timestamp_nanos(id) AS t", "struct(timestamp_nanos(id) AS t) AS s", "2 * id AS x"
+    )
+    source = FrameSource(session, {"train": rows}, "auto")
+    source.check(2)
+    assert source.left_out["train"].keys() == {"t", "s"}
+    assert "column 't' of dataset 'train' has the type timestamp" in source.left_out["train"]["t"]
+    assert arrived(session, {"train": rows})["train"] == [{"id": i, "x": 2 * i} for i in range(4)]
+    with pytest.raises(SchemaError, match="column 't' of dataset 'train' has the type timestamp"):
+        FrameSource(session, {"train": rows.select("t")}, "auto")
 
 
 def test_names_with_dots_and_backticks_are_names(spark):

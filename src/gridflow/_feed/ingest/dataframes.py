@@ -6,6 +6,7 @@ the datasets again in the agents, with pyarrow only.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from gridflow._feed.encodings import Sparse
 from gridflow._feed.ingest.base import RankRows, check_name
 from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
-from gridflow._feed.types import spark_refusal
+from gridflow._feed.types import refusal, spark_refusal
 from gridflow.errors import InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.ingest.partitions import Repartition
 
-__all__ = ["Tags", "check", "is_dataframe", "plain_frame", "stage_frame"]
+__all__ = ["Tags", "check", "is_dataframe", "plain_frame", "readable", "stage_frame"]
 
 #: Prefix of the feed's own column names.
 _RESERVED: Final = "__gridflow_"
@@ -90,6 +91,49 @@ def is_dataframe(rows: object) -> bool:
     No other attribute tells: a DataFrame of Spark Connect takes any name for a column.
     """
     return hasattr(rows, "mapInArrow")
+
+
+def readable(frame: DataFrame, dataset: str) -> tuple[DataFrame, dict[str, str]]:
+    """Return a frame without columns of types that PySpark doesn't know, and why, by column.
+
+    With one of them, PySpark can't tell a frame's columns. Spark 4.3 has one: nanoseconds.
+
+    Raises
+    ------
+    SchemaError
+        No column remains; or over Spark Connect, where they can't be told apart.
+    """
+    from pyspark.errors import PySparkValueError
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    try:
+        frame.schema  # noqa: B018 (it is read once)
+    except PySparkValueError as error:
+        jdf = getattr(frame, "_jdf", None)
+        if jdf is None:
+            raise SchemaError(
+                f"dataset {dataset!r} has a column of a type that this PySpark doesn't know: "
+                f"{error} Leave it out: df.drop('name')."
+            ) from error
+    else:
+        return frame, {}
+    told = json.loads(jdf.schema().json())["fields"]
+    kinds = [field.dataType().simpleString() for field in jdf.schema().fields()]
+    known: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for place, (field, kind) in enumerate(zip(told, kinds, strict=True)):
+        try:
+            StructType.fromJson({"fields": [field]})
+        except Exception:  # noqa: BLE001 (PySpark's own parser raises what comes)
+            where = f"column {field['name']!r} of dataset {dataset!r}"
+            reasons[field["name"]] = refusal(where, kind, None)
+        else:
+            known[f"{_RESERVED}{place}"] = field["name"]
+    if not known:
+        raise SchemaError(" ".join(reasons.values()))
+    numbered = frame.toDF(*(f"{_RESERVED}{place}" for place in range(len(told))))
+    return numbered.select([f.col(inside).alias(own) for inside, own in known.items()]), reasons
 
 
 def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:

@@ -63,7 +63,12 @@ class FrameSource(RowSource):
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns of all datasets, each once."""
-        return tuple(dict.fromkeys(name for each in self._frames.values() for name in each.columns))
+        names = [
+            column
+            for name, frame in self._frames.items()
+            for column in (*frame.columns, *self._left_out.get(name, ()))
+        ]
+        return tuple(dict.fromkeys(names))
 
     @property
     def left_out(self) -> dict[str, dict[str, str]]:
@@ -122,7 +127,10 @@ def _as_frame(
                 "rows of an epoch. Feed it to a running job: with distributor.start(function) as "
                 "job: job.feed(rows). Or run on each of its batches: writeStream.foreachBatch."
             )
-        return rows  # type: ignore[no-any-return]
+        frame, reasons = dataframes.readable(rows, name)
+        if reasons:
+            left_out[name] = reasons
+        return frame
     if hasattr(rows, "to_spark"):  # pandas on Spark
         return rows.to_spark()  # type: ignore[no-any-return]
     if hasattr(rows, "mapPartitions"):

@@ -21,7 +21,7 @@ from gridflow._launch.spark.session import (
     make_thread,
     tag_this_thread,
 )
-from gridflow.errors import DataError, InvalidArgument
+from gridflow.errors import DataError, InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,6 +104,9 @@ def infer(destination: Destination, rows: Any, schema: str, timeout: float) -> D
             "on each batch: "
             "writeStream.foreachBatch(lambda df, _: cluster.infer(df).write…)."
         )
+    _, unknown = dataframes.readable(rows, destination.stream)
+    if unknown:  # what is returned has all columns of the rows
+        raise SchemaError(" ".join(unknown.values()))
     try:
         answers = cast("StructType", StructType.fromDDL(schema))
     except PySparkException as error:

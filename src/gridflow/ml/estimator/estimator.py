@@ -260,6 +260,7 @@ class KerasEstimator(
                 "a streaming DataFrame never ends: fit on each batch of it "
                 "(writeStream.foreachBatch). transform takes it as it is."
             )
+        dataset, _ = dataframes.readable(dataset, "train")
         places = {
             "featuresCol": named(self.getOrDefault("featuresCol")),
             "labelCol": named(self.getOrDefault("labelCol")),
