@@ -386,6 +386,7 @@ counter = EpochCounter()
 options = {"features": "i", "batch_size": 8, "grant": FixedGrant(5), "counter": counter}
 distributed = distribute(strategy, reader, **options)
 assert int(distributed.cardinality) == 5, distributed.cardinality
+assert distributed.cardinality() == 5, "as that of other datasets"
 values = [[v.numpy().tolist() for v in x.values] for x in distributed]
 assert values[0] == [[0, 1, 2, 3], [4, 5, 6, 7]], values
 assert len(values) == 5

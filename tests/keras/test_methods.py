@@ -68,6 +68,17 @@ def test_a_method_is_replaced_once_and_keeps_its_name_and_signature():
     assert owner.__mro__[1].fit is inherited
 
 
+def test_a_static_method_stays_static():
+    class Owner:
+        @staticmethod
+        def zip(*given):
+            return given
+
+    for number in (1, 2):
+        wrap(Owner, "zip", lambda original, *args, n=number: (n, *original(*args)), Layer.CHECK)
+    assert Owner.zip("a") == Owner().zip("a") == (2, 1, "a")
+
+
 def test_a_method_that_is_missing_is_a_part_that_is_missing():
     with pytest.raises(MissingPart, match="predict"):
         wrap(owner_of([]), "predict", noting("one", []), Layer.BUG)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from ranks import run_job
 
+from suite.new_process import in_new_process
+
 ROWS, BATCH, EPOCHS = 48, 8, 3
 X = np.arange(ROWS, dtype="float32").reshape(ROWS, 1)
 
@@ -117,3 +119,52 @@ def test_a_pipeline_is_looked_into_once_however_many_fits_it_has(monkeypatch):
     for data in (one, one, other):
         own_order.say_what_differs(data, None)
     assert looked_into == [one, other]
+
+
+@pytest.mark.slow
+def test_datasets_of_rows_are_not_zipped_without_a_word(tmp_path):
+    found = in_new_process(
+        f"""
+        import pathlib, warnings
+        import keras
+        import pyarrow as pa
+        import tensorflow as tf
+        from gridflow._feed.dataset.distributed import distribute
+        from gridflow._feed.plan.grants import FixedGrant
+        from gridflow._feed.store import SpoolReader, SpoolWriter
+        from gridflow._keras.patches import registry
+        from gridflow.errors import InvalidArgument
+
+        registry.apply()
+        folder = pathlib.Path({str(tmp_path)!r})
+        with SpoolWriter(folder) as writer:
+            for name in ("features", "labels"):
+                writer.write(name, pa.record_batch({{"x": [1, 2, 3, 4]}}))
+
+        def dataset(name, strategy=None, **options):
+            options = {{"features": "x", "batch_size": 2, "grant": FixedGrant(2), **options}}
+            return distribute(strategy, SpoolReader(folder, name), **options)
+
+        def told(*datasets):
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                assert len(list(tf.data.Dataset.zip(*datasets))) == 2
+            return [str(each.message) for each in found if "zip pairs" in str(each.message)]
+
+        features, labels = dataset("features"), dataset("labels")
+        (said,) = told(features.map(lambda x: x), labels)
+        assert "the batches of 'features' and 'labels' as they come" in said, said
+        assert "join the DataFrames" in said, said
+        assert told((features, dataset("features"))) == []
+        assert told((features, tf.data.Dataset.range(9))) == []
+        assert len(told((features, dataset("features", shuffle=True)))) == 1
+        split = dataset("features", tf.distribute.MirroredStrategy(["CPU:0"]))
+        assert split.cardinality() == split.cardinality == 2
+        for zipped in (lambda: tf.data.Dataset.zip((split, features)), lambda: split.zip(features)):
+            try:
+                zipped()
+            except (InvalidArgument, AttributeError) as error:
+                print("join the DataFrames before run(data=" in str(error))
+        """
+    )
+    assert found.split() == ["True", "True"]

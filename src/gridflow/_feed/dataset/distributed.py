@@ -33,7 +33,18 @@ _INSTEAD: Final = {
     "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows repeat",
     "shuffle": "pass shuffle=True to ctx.dataset()",
     "unbatch": "map(function) gets whole batches",
+    "zip": "join the DataFrames before run(data=…)",
 }
+
+
+class _Cardinality(int):
+    """A number of steps: a property of distributed datasets, and a method of all others."""
+
+    def __call__(self) -> Any:
+        """Return it as ``tf.data.Dataset.cardinality`` does."""
+        import tensorflow as tf
+
+        return tf.constant(int(self), tf.int64)
 
 
 @functools.cache
@@ -60,7 +71,7 @@ def _fed(base: Any) -> Any:
             replica; Keras would continue past the end.
             """
             known = int(super().cardinality)
-            return known // self.gridflow_source.replicas if known > 0 else known
+            return _Cardinality(known // self.gridflow_source.replicas if known > 0 else known)
 
         def __getattr__(self, name: str) -> Any:
             instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""

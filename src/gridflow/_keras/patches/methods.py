@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.patches.private_parts import part
@@ -64,7 +65,7 @@ def wrap(owner: Any, name: str, wrapper: Callable[..., Any], layer: Layer) -> No
         The object to patch, even if it has inherited the method.
     name : str
     wrapper : callable
-        Called with the original and then the arguments, ``self`` first.
+        Called with the original and then the arguments, ``self`` first if it isn't static.
     layer : Layer
 
     Raises
@@ -72,7 +73,8 @@ def wrap(owner: Any, name: str, wrapper: Callable[..., Any], layer: Layer) -> No
     MissingPart
         The owner has no method of that name.
     """
-    wrappers = getattr(vars(owner).get(name), _WRAPPERS, None)
+    known = vars(owner).get(name)
+    wrappers = getattr(getattr(known, "__func__", known), _WRAPPERS, None)  # static ones are inside
     if wrappers is None:
         original = part(owner, name)
         wrappers = _Wrappers(original)
@@ -82,5 +84,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[..., Any], layer: Layer) -> No
             return wrappers.call(*args, **kwargs)
 
         setattr(patched, _WRAPPERS, wrappers)
-        setattr(owner, name, patched)
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(patched) if is_static else patched)
     wrappers.add(wrapper, layer)

@@ -26,6 +26,7 @@ from gridflow._keras.patches.hooks import (
     served,
     step_logs,
     tensorflow_evaluation,
+    zipped,
 )
 from gridflow._keras.patches.hooks.compiling import check_optimizer, check_xla
 from gridflow._keras.patches.methods import Layer, wrap
@@ -169,4 +170,5 @@ HOOKS: Final = (
     scope.hook(TRAINER),
     local_steps.hook(),
     step_logs.hook(),
+    zipped.hook(),
 )

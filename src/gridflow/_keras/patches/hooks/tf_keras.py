@@ -20,6 +20,7 @@ from gridflow._keras.patches.hooks import (
     scope,
     served,
     tensorflow_evaluation,
+    zipped,
 )
 from gridflow._keras.patches.hooks.compiling import check_xla
 from gridflow._keras.patches.hooks.incremental import refuse
@@ -141,4 +142,5 @@ HOOKS: Final = (
     fits.hook(training.Model, callbacks.CallbackList),
     scope.hook(training.Model),
     local_steps.refusal(training.Model),
+    zipped.hook(),
 )
