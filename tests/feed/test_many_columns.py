@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gridflow._feed.dataset import assemble as assembling
 from gridflow._feed.dataset.assemble import assemble
 from gridflow._feed.plan.epochs import BatchPlan
 from gridflow._feed.selection import select
@@ -42,6 +43,30 @@ def test_columns_that_are_copied_together_are_those_copied_one_by_one(
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_array_equal(one, other[:, :-1])
     assert not np.isnan(np.concatenate(together)).any()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_integers_that_a_matrix_rounds_are_told_once(tmp_path, caplog, monkeypatch, shuffle):
+    monkeypatch.setattr(assembling, "_rounded", set())
+    ids = np.arange(300, dtype="i8")
+    table = pa.table(
+        {
+            "small": ids + 2**24 - 299,
+            "large": ids + 2**24 - 298,
+            "minus": (-ids - 2**25).astype("i4"),
+            "real": ids * 1e9,
+        }
+    )
+    reader = spooled(tmp_path, table, 90)
+    for _ in range(2):
+        batches_of(reader, ["small", "real"], shuffle=shuffle)
+        batches_of(SpoolReader(tmp_path, "train"), ["large", "minus", "real"], shuffle=shuffle)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split(" has ")[0] for text in told] == [
+        "column 'large' of dataset 'train'",
+        "column 'minus' of dataset 'train'",
+    ]
+    assert "features={'name': 'large'}" in told[0]
 
 
 @pytest.mark.parametrize("start", [0, 3])

@@ -7,8 +7,10 @@ copying it, and may keep it for any time.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["assemble", "window_rows_for"]
 
+_log = logging.getLogger(__name__)
 _SHUFFLE_BYTES: Final = 64 << 20
 _ORDERED_BYTES: Final = 4 << 20
 #: Windows in order are this many times larger for long texts: a window costs a millisecond.
@@ -33,6 +36,11 @@ _MORE_TEXT: Final = 8
 _WINDOW_ROWS: Final = 65_536
 #: From this many columns on, they are copied together instead of one by one.
 _MANY_COLUMNS: Final = 64
+#: Beyond this, not every integer is a float32.
+_EXACT: Final = 1 << 24
+#: The columns of integers that were looked at for such values, by chunk; and those with some.
+_looked_at: Final[WeakKeyDictionary[Any, set[tuple[int, str]]]] = WeakKeyDictionary()
+_rounded: Final[set[tuple[str, str]]] = set()
 #: Text types that convert to bytes without a copy; other offsets would need one.
 _BYTES: Final = {
     pa.string(): pa.binary(),
@@ -109,11 +117,38 @@ def _array(reader: ChunkReader, tensor: Tensor, window: Window) -> Any:
         return _lists(reader, tensor, window)
     if tensor.is_text:
         return _text(reader, tensor, window)
+    if tensor.stacked:
+        _say_what_is_rounded(reader, tensor, window)
     if window.positions is not None:
         shuffled = ShuffledNumbers(reader, tensor, window)
         if shuffled.at_once < window.rows and not _is_wide(reader, tensor):
             return shuffled
     return _numbers(reader, tensor, window)
+
+
+def _say_what_is_rounded(reader: ChunkReader, tensor: Tensor, window: Window) -> None:
+    """Log, once for each column, that integers are too large for a matrix of float32."""
+    looked_at = _looked_at.setdefault(reader, set())
+    chunks = {piece.chunk for piece in window.pieces}
+    for column in tensor.columns:
+        kind: Any = reader.specs[column][0]
+        if kind.kind not in "iu" or kind.itemsize < np.dtype(np.int32).itemsize:
+            continue
+        for chunk in chunks:
+            if (chunk, column) in looked_at or (reader.dataset, column) in _rounded:
+                continue
+            looked_at.add((chunk, column))
+            values: Any = reader.column(chunk, column)
+            if values.size and max(int(values.max()), -int(values.min())) > _EXACT:
+                _rounded.add((reader.dataset, column))
+                _log.warning(
+                    "column %r of dataset %r has integers beyond 2**24, which a matrix of float32 "
+                    "rounds. For exact ones make it a tensor of its own, such as "
+                    "features={'name': %r}.",
+                    column,
+                    reader.dataset,
+                    column,
+                )
 
 
 def _cut(array: Any, tensor: Tensor, begin: int, batches: int, size: int) -> Iterator[np.ndarray]:
