@@ -133,6 +133,10 @@ class Result:
         All generations; the last one succeeded.
     tensorboard_url : str or None
         Where TensorBoard was served during the run.
+    not_finite : str or None
+        What was NaN or infinite when training ended: a variable of the model or its optimizers, or
+        the last epoch's loss. The last checkpoints from before that are kept. None if all is well,
+        or if the last ``fit`` had no ``ctx.callbacks()``.
     """
 
     def __init__(self, outcome: Outcome, job_dir: Path) -> None:
@@ -142,6 +146,7 @@ class Result:
         self.ledger: Ledger = outcome.ledger
         self.attempts: tuple[Attempt, ...] = outcome.attempts
         self.tensorboard_url: str | None = outcome.tensorboard_url
+        self.not_finite: str | None = outcome.not_finite
 
     @property
     def preemptions(self) -> int:
@@ -281,6 +286,8 @@ class Result:
         }
         wrong = self.ledger.check()
         about["ledger"] = " ".join(wrong) if wrong else "balanced"
+        if self.not_finite:
+            about["not finite"] = self.not_finite
         if self.tensorboard_url:
             about["tensorboard"] = str(self.tensorboard_dir)
         shown = markup.facts(about) + attempts_view(self.attempts)

@@ -80,6 +80,7 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
         "epochs": 2,
         "place": {"fit": 0, "epoch": 2, "step": 0, "steps_per_epoch": 8},
         "history": {"loss": 0.5},
+        "not_finite": None,
     }
 
 
@@ -127,6 +128,7 @@ def test_an_outcome_is_read_back_as_it_was(tmp_path):
         log_paths=logs,
         tensorboard_url=None,
         evaluation={Place(0, 1, 0): {"loss": 0.2}},
+        not_finite="a loss of nan in epoch 0",
     )
     record.write_outcome(tmp_path, outcome)
     again = record.read_outcome(tmp_path)

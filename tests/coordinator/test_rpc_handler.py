@@ -16,6 +16,7 @@ from gridflow._coordinator.console import Console
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._spec.cluster import Task
 from gridflow._spec.tasks import parts_of
+from gridflow._wire.commands import Start
 from gridflow._wire.reports import Succeeded
 from suite.waiting import wait_for
 
@@ -51,6 +52,17 @@ class Heard:
                 found.append(self.desk.events.get_nowait())
             except queue.Empty:
                 return [each for each in found if isinstance(getattr(each, "report", each), kind)]
+
+
+def test_what_is_not_finite_is_said_once_and_holds_until_the_next_generation(tmp_path, capsys):
+    heard = Heard(tmp_path)
+    told = {"kind": "not_finite", "generation": 0, "place": [0, 1, 4], "variable": "dense/kernel"}
+    heard(told, {**told, "place": [0, 1, 5]})
+    heard.console.close()
+    assert heard.desk.not_finite.place == (0, 1, 4)
+    assert capsys.readouterr().out.count("worker:0: variable 'dense/kernel' isn't finite") == 1
+    heard.desk.start(Start(1, ("h:0", "h:1"), None, None))
+    assert heard.desk.not_finite is None
 
 
 @pytest.fixture

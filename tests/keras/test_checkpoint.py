@@ -82,6 +82,73 @@ def test_a_model_that_differs_is_refused_by_name():
         check_same(there, ["a", "b"], [(1,), (1,)], "model")
 
 
+NAN, INF = np.array([1.0, np.nan], "float32"), np.array([1.0, np.inf], "float32")
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_wrong"),
+    [
+        (Entry("model", "dense/kernel", NAN), True),
+        (Entry("model", "dense/kernel", INF), True),
+        (Entry("optimizer", "adam/momentum", INF), True),
+        (Entry("optimizer beside the model's own 0", "sgd/momentum", NAN), True),
+        (Entry("model", "batch_normalization/mean", NAN, is_trained=False), True),
+        (Entry("model", "attention/mask", -INF, is_trained=False), False),
+        (Entry("optimizer", "loss_scale_optimizer/dynamic_scale", INF), False),
+        (Entry("optimizer", "current_loss_scale:0", INF), False),
+        (Entry("metrics", "loss/total", NAN), False),
+        (Entry("model", "dense/kernel", np.array([1, 2])), False),
+    ],
+)
+def test_a_checkpoint_knows_which_of_its_variables_is_not_finite(entry, is_wrong):
+    fine = Entry("model", "dense/bias", np.zeros(2, "float32"))
+    found = Checkpoint("keras", 0, 0, 0, entries=[fine, entry]).not_finite()
+    assert found == (entry.name if is_wrong else "")
+
+
+def diverges(ctx, flavour):
+    """Train until a row makes the weights NaN; die of it, and the second time stop."""
+    keras = importlib.import_module(flavour)
+
+    class Dies(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if ctx.generation == 0 and np.isnan(self.model.get_weights()[0]).any():
+                raise_died()
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    rows = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=False)
+    stops = [Dies()] if ctx.generation == 0 else [keras.callbacks.TerminateOnNaN()]
+    callbacks = [*ctx.callbacks(tensorboard=False), *stops]
+    model.fit(rows, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_the_last_finite_checkpoint_is_resumed_from_and_outlives_a_training_that_ends_with_nan(
+    flavour, tmp_path, capsys
+):
+    labels = DATA["rows"]["y"].copy()
+    labels[3 * BATCH] = np.nan  # in the fourth step
+    _, result = run_job(
+        diverges,
+        arguments=(flavour,),
+        data={"rows": {"x": X, "y": labels}},
+        checkpoint_every=1,
+        checkpoint_dir=tmp_path,
+        max_restarts=1,
+    )
+    assert result.attempts[1].resumed_from == (0, 3)
+    assert "NaN or infinity in variable" in result.not_finite
+    assert result.not_finite.endswith("at epoch 0, step 4")
+    left = [Checkpoint.read(path) for path in sorted(tmp_path.glob("*.npz"))]
+    assert [(each.step, each.not_finite()) for each in left] == [(2, ""), (3, "")]
+    said = capsys.readouterr().out
+    assert f"stay in {tmp_path}" in said
+
+
 class DiedError(Exception):
     """What ends a life in the middle."""
 

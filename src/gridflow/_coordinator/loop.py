@@ -6,6 +6,7 @@ Longer than other modules: everything that the pure state machine leaves to othe
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -146,7 +147,8 @@ class JobRun:
     def _settle(self, began: float, outcome: Outcome) -> None:
         """Finish after success; the result counts, even if some of this fails.
 
-        The checkpoints are deleted last, so that a killed driver finds them or the result.
+        The checkpoints are deleted last, so that a killed driver finds them or the result. Those
+        of a training that ended with NaN stay: they have the last weights that are of use.
         """
         is_known = True
         if self.job.run_id is not None:
@@ -156,7 +158,14 @@ class JobRun:
             )
         if is_known:  # with result.json alone, such a start would neither train nor have a result
             is_known = self._note_end(began, None)
-        if is_known or self.job.run_id is None:
+        if outcome.not_finite is not None:
+            place = self.job.checkpoint_mirror
+            folder = place.complete(place.path) if place is not None else self._checkpoints.folder
+            self._console.say(
+                f"training ended with {outcome.not_finite}. The last checkpoints with finite "
+                f"values, if there are any, stay in {folder}"
+            )
+        elif is_known or self.job.run_id is None:
             self._clean_up(
                 "the job has succeeded, but can't delete its checkpoints",
                 self._checkpoints.clear,
@@ -165,7 +174,15 @@ class JobRun:
     def _note_end(self, began: float, error: BaseException | None) -> bool:
         """Write ``result.json``; return whether that was possible."""
         job, desk = self.job, self._desk
-        ending = Ending(began, time.time(), error, self._attempts(), desk.history, desk.last_step)
+        ending = Ending(
+            began,
+            time.time(),
+            error,
+            self._attempts(),
+            desk.history,
+            desk.last_step,
+            self._not_finite(),
+        )
         return self._clean_up(
             f"can't write {record.RESULT}",
             lambda: record.write(job.job_dir, record.RESULT, record.describe(job, ending)),
@@ -465,7 +482,17 @@ class JobRun:
             log_paths=self._console.paths,
             tensorboard_url=self._desk.tensorboard_url,
             evaluation=self._desk.evaluation,
+            not_finite=self._not_finite(),
         )
+
+    def _not_finite(self) -> str | None:
+        """Return what was NaN or infinite when training ended."""
+        told, history = self._desk.not_finite, self._desk.history
+        if told is not None:
+            return f"NaN or infinity in variable {told.variable!r} at {told.place}"
+        fit, epoch = max(history, default=(0, 0))
+        loss = history.get((fit, epoch), {}).get("loss", 0.0)
+        return None if math.isfinite(loss) else f"a loss of {loss} in epoch {epoch}"
 
 
 def _shut_down(server: CoordinatorServer, timeout: float) -> None:

@@ -46,6 +46,7 @@ class Outcome:
     log_paths: dict[Task, Path]
     tensorboard_url: str | None
     evaluation: dict[Place, dict[str, float]]
+    not_finite: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Ending:
     history : mapping of (fit, epoch) to losses and metrics
     last_step : Progress or None
         Of the chief.
+    not_finite : str or None
+        What was NaN or infinite when training ended.
     """
 
     began: float
@@ -70,6 +73,7 @@ class Ending:
     attempts: Sequence[Attempt]
     history: Mapping[tuple[int, int], Mapping[str, float]]
     last_step: Progress | None
+    not_finite: str | None = None
 
 
 def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
@@ -95,6 +99,7 @@ def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
         "epochs": len(history),
         "place": _place(ending.last_step),
         "history": _finite(history[max(history)]) if history else {},
+        "not_finite": ending.not_finite,
     }
 
 
@@ -164,6 +169,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
         "attempts": [asdict(attempt) for attempt in outcome.attempts],
         "logs": {str(task): path.name for task, path in outcome.log_paths.items()},
         "evaluation": [[*place, logs] for place, logs in outcome.evaluation.items()],
+        "not_finite": outcome.not_finite,
     }
     write(folder, OUTCOME, content)
 
@@ -191,6 +197,7 @@ def read_outcome(folder: Path) -> Outcome:
             },
             tensorboard_url=None,
             evaluation={Place(*place): logs for *place, logs in content["evaluation"]},
+            not_finite=content.get("not_finite"),
         )
     except UnsafePath:
         raise

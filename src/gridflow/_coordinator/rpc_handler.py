@@ -97,6 +97,8 @@ class RpcHandler:
         self.ledger = Ledger()
         self.history: dict[tuple[int, int], dict[str, float]] = {}
         self.evaluation: dict[Place, dict[str, float]] = {}
+        #: Where training stopped to be finite, unless it has made a checkpoint since.
+        self.not_finite: reports.NotFinite | None = None
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
         #: The last progress report, by rank.
@@ -155,6 +157,7 @@ class RpcHandler:
             self._meetings = self._new_meetings(command.generation)
             self._fits = Fits(command.generation)
             self._stops = Stops(command.generation, self._members)
+            self.not_finite = None
             self.data_served.clear()
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
@@ -281,6 +284,8 @@ class RpcHandler:
             name = self._checkpoints.commit(path, upload.place, upload.label)
             self.send(commands.Fetch(name, upload.place), self._evaluators)
             with self._lock:
+                if self.not_finite is not None and self.not_finite.place < upload.place:
+                    self.not_finite = None
                 for rank in self._pushed if self._streams.is_used else ():
                     self._send(rank, commands.Committed(upload.generation, upload.place))
             return
@@ -431,6 +436,13 @@ class RpcHandler:
             case reports.Evaluated():
                 self.evaluation[report.place] = report.logs
                 self._console.evaluation(report.place, report.logs)
+            case reports.NotFinite():
+                if self.not_finite is None:
+                    self._console.say(
+                        f"{self._tasks[rank]}: variable {report.variable!r} isn't finite (NaN or "
+                        f"infinity) at {report.place}: checkpoints are kept as they were before"
+                    )
+                self.not_finite = self.not_finite or report
             case reports.BoardServed():
                 self.tensorboard_url = report.url
                 self._console.say(f"TensorBoard: {report.url}")

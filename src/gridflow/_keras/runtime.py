@@ -131,6 +131,9 @@ class Runtime(Protocol):
     def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Take over a complete checkpoint file of the training up to a position."""
 
+    def not_finite(self, place: Place, variable: str, *, is_awaited: bool = False) -> None:
+        """Report that there is no checkpoint at a position, and the variable that isn't finite."""
+
     def rest(self) -> None:
         """After a requested checkpoint, make no further step if the driver says so."""
 

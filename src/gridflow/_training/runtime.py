@@ -137,6 +137,12 @@ class TaskRuntime(TaskProcess):
         """Hand a finished checkpoint over."""
         self.channel.send(child.MadeCheckpoint(str(path), place, self._label, is_awaited))
 
+    def not_finite(self, place: Place, variable: str, *, is_awaited: bool = False) -> None:
+        """Report that there is no checkpoint here, and why."""
+        self.channel.send(reports.NotFinite(place, variable))
+        if is_awaited:  # the group goes on from the one before
+            self.channel.send(reports.Saved())
+
     def rest(self) -> None:
         """If the driver wants no further steps, wait until it ends this process."""
         if self.pause.stays:

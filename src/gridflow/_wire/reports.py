@@ -338,9 +338,18 @@ class CanSave(OfTraining):
 
 @dataclass(frozen=True)
 class Saved(OfTraining):
-    """The driver has the checkpoint that it asked for."""
+    """The driver has the checkpoint that it asked for, or the chief has none to send."""
 
     kind: ClassVar[str] = "saved"
+
+
+@dataclass(frozen=True)
+class NotFinite(OfTraining):
+    """No checkpoint was made, because of a variable that is NaN or infinite."""
+
+    kind: ClassVar[str] = "not_finite"
+    place: Place
+    variable: str
 
 
 @dataclass(frozen=True)
@@ -377,6 +386,7 @@ RELAYED: Final = (
         Evaluated,
         CanSave,
         Saved,
+        NotFinite,
         Stack,
     ),
     *AMONG_RANKS,

@@ -85,6 +85,11 @@ class Life:
     def rest(self) -> None:
         """Do nothing."""
 
+    def not_finite(self, place: Place, variable: str, *, is_awaited: bool = False) -> None:
+        """Fail: the cases' numbers are finite."""
+        del is_awaited
+        raise AssertionError(f"{variable} isn't finite at {place}")
+
     def checkpoint(self, path: Path, place: Place, *, is_awaited: bool = False) -> None:
         """Commit a checkpoint of the first process; ignore those of the second."""
         del place, is_awaited

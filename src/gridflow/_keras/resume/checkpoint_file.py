@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 _HEADER: Final = "header"
+#: Groups of which nothing is learned: a metric may well be NaN.
+_NOT_LEARNED: Final = ("metrics", "random", "torch")
+#: Factors of the loss in mixed precision, which grow until a gradient isn't finite.
+_SCALES: Final = ("dynamic_scale", "current_loss_scale")
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,23 @@ class Entry:
         Path or name of the variable, for messages. Variables are matched by group and order,
         because Keras numbers layer names by what the process has created before.
     value : numpy array
+    is_trained : bool
+        Whether it is learned; others may be infinite, as a mask is. Not stored.
     """
 
     group: str
     name: str
     value: np.ndarray
+    is_trained: bool = True
+
+    def is_finite(self) -> bool:
+        """Return whether there is no NaN in it, and nothing infinite that was learned."""
+        value = self.value
+        if value.dtype.kind == "V":  # of ml_dtypes
+            value = value.astype(np.float32)
+        if value.dtype.kind not in "fc" or self.name.rpartition("/")[2].startswith(_SCALES):
+            return True
+        return bool(np.isfinite(value).all() if self.is_trained else not np.isnan(value).any())
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,14 @@ class Checkpoint:
     def group(self, name: str) -> list[Entry]:
         """Return the entries of a group, in order."""
         return [entry for entry in self.entries if entry.group == name]
+
+    def not_finite(self) -> str:
+        """Return the first variable of model and optimizers that isn't finite; empty if all are.
+
+        Such a training can't recover, so nobody should resume from it.
+        """
+        learned = (each for each in self.entries if each.group not in _NOT_LEARNED)
+        return next((each.name for each in learned if not each.is_finite()), "")
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""

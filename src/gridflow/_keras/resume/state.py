@@ -70,11 +70,13 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
     shares = statistics.shares(model, groups["metrics"])
     averages = model.__dict__.get(statistics.AVERAGES)
     arrays = [] if averages is None else averages.arrays()
+    trained = {id(variable) for variable in model.trainable_variables}
     return [
         Entry(
             group,
             _name(variable),
             shares[i] if group == "metrics" and shares else _read(variable, model),
+            is_trained=group != "model" or id(variable) in trained,
         )
         for group, found in groups.items()
         for i, variable in enumerate(found)
