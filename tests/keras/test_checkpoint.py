@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
+import random
 import re
+import threading
+import types
 
 import numpy as np
 import pytest
@@ -15,8 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from ranks import run_job
 
+from gridflow._keras import callbacks as gridflow_callbacks
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
+from gridflow._keras.resume.memory import Memory
 from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.testing.lives import Life
 from suite.waiting import wait_for
 
 ROWS, BATCH, EPOCHS = 48, 8, 3
@@ -116,7 +124,7 @@ def diverges(ctx, flavour):
                 raise_died()
 
     with ctx.strategy.scope():
-        model = keras.Sequential([keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.InputLayer((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     rows = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=False)
     stops = [Dies()] if ctx.generation == 0 else [keras.callbacks.TerminateOnNaN()]
@@ -142,11 +150,101 @@ def test_the_last_finite_checkpoint_is_resumed_from_and_outlives_a_training_that
     )
     assert result.attempts[1].resumed_from == (0, 3)
     assert "NaN or infinity in variable" in result.not_finite
-    assert result.not_finite.endswith("at epoch 0, step 4")
+    assert result.not_finite.endswith("at epoch 1, step 0")
     left = [Checkpoint.read(path) for path in sorted(tmp_path.glob("*.npz"))]
     assert [(each.step, each.not_finite()) for each in left] == [(2, ""), (3, "")]
     said = capsys.readouterr().out
     assert f"stay in {tmp_path}" in said
+
+
+class Remembering:
+    """A callback of the user's, with memory of every kind."""
+
+    of_class = []  # noqa: RUF012 (as users do it)
+
+    def __init__(self, shared):
+        self.shared, self.value, self.name, self.me = shared, None, "as made", self
+        self.array, self.random, self.generator = (
+            np.zeros(3),
+            random.Random(1),
+            np.random.default_rng(1),
+        )
+        self.counts, self.last = collections.Counter(), collections.deque(maxlen=2)
+        self.lock = threading.Lock()
+
+    def go_on(self):
+        self.shared.append(self.random.random() + self.generator.random())
+        self.of_class.append(len(self.shared))
+        self.array += len(self.shared)
+        self.counts["calls"] += 1
+        self.last.append(self.array.sum())
+
+
+def remembered(callbacks, changes):
+    """Let callbacks change, and return their memory as it comes back from a file."""
+    memory = Memory(callbacks, list, is_restored=False)
+    changes()
+    told, arrays = memory.read()
+    return json.loads(json.dumps(told)), arrays
+
+
+def test_memory_is_restored_in_place():
+    def life():
+        count, shared = 0, []
+
+        def function():
+            nonlocal count
+            count += 1
+            return count
+
+        mine = Remembering(shared)
+        return mine, [mine, types.SimpleNamespace(), Calling(function)], function
+
+    class Calling:
+        def __init__(self, function):
+            self.function = function
+
+    first, callbacks, function = life()
+    told, arrays = remembered(callbacks, lambda: (first.go_on(), first.go_on(), function()))
+    Remembering.of_class.clear()
+    second, callbacks, again = life()
+    second.name, shared, array = "made otherwise", second.shared, second.array
+    memory = Memory(callbacks, list, is_restored=True)
+    second.value, second.array[:] = "changed after the fit began, and no more then", 7
+    memory.restore(told, arrays)
+    assert (second.shared, second.array) == (shared, pytest.approx(first.array))
+    assert second.shared is shared
+    assert second.array is array
+    assert Remembering.of_class == [1, 2]
+    assert (second.name, second.value) == ("made otherwise", None)
+    for each in (first, second):
+        each.go_on()
+    assert second.shared == first.shared
+    assert (second.counts, second.last) == (first.counts, first.last)
+    assert (again(), function()) == (2, 2)
+
+
+plain = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary())
+)
+nested = st.recursive(
+    st.one_of(plain, values),
+    lambda each: st.one_of(
+        *(st.lists(each), st.lists(each).map(tuple), st.dictionaries(plain, each)),
+        *(st.sets(plain), st.frozensets(plain)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(value=nested)
+@settings(max_examples=60, deadline=None)
+def test_any_plain_value_is_remembered(value):
+    first, second, third = (types.SimpleNamespace(value=0) for _ in range(3))
+    told, arrays = remembered([first], lambda: vars(first).update(value=value))
+    Memory([second], list, is_restored=True).restore(told, arrays)
+    again, _ = remembered([third], lambda: vars(third).update(value=second.value))
+    assert again == told
 
 
 class DiedError(Exception):
@@ -246,6 +344,131 @@ def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy,
             for have, want in zip(got["weights"], ranks[0]["weights"], strict=True):
                 np.testing.assert_array_equal(have, want, err_msg="ranks differ")
     assert all(rank["history"] == through[0]["history"] for rank in through)
+
+
+class Own:
+    """Something of the user's that a callback refers to."""
+
+    def __init__(self):
+        self.seen, self.random = [], np.random.default_rng(5)
+
+
+def remembering(ctx, flavour, folder, runtime, death=None):
+    """Fit with callbacks of every kind that remember something; return all of it.
+
+    The death is where the last callback raises: a method, and how often it was called.
+    """
+    keras = importlib.import_module(flavour)
+    kinds, rows, losses = keras.callbacks, ctx.dataset("rows", batch_size=16, **COLUMNS), []
+    folder.mkdir(exist_ok=True)
+
+    class Mine(kinds.Callback):
+        """It takes the rates of the epochs one after the other, and remembers in many ways."""
+
+        total = 0
+
+        def __init__(self, own):
+            super().__init__()
+            self.own, self.rates, self.sums = own, [0.02, 0.01], np.zeros(4)
+            self.best, self.names = None, {}
+            make = keras.Variable if flavour == "keras" else keras.backend.variable
+            self.weight = make(0.0)
+
+        def on_train_begin(self, logs=None):
+            self.model.optimizer.learning_rate.assign(0.5)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.learning_rate.assign(self.rates.pop(0))
+
+        def on_train_batch_end(self, batch, logs=None):
+            losses.append(round(float(logs["loss"]), 4))
+            self.total += 1
+            self.sums += self.total
+            self.own.seen.append((batch, float(self.own.random.random())))
+            self.weight.assign(self.total / 10)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.best = [np.array(each) for each in self.model.get_weights()]
+            self.names[epoch] = {f"epoch {epoch}", "done"}
+
+    class Dies(kinds.Callback):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def dies(self, occasion, count):
+            if death == (occasion, count):
+                raise_died()
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.dies("epoch begins", epoch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.dies("step ends", int(self.model.optimizer.iterations.numpy()))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.dies("epoch ends", epoch)
+
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+        ema = {"use_ema": True} if flavour == "keras" else {}
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.5, **ema), "mse")
+    mine, steps = Mine(Own()), []
+    early = kinds.EarlyStopping("loss", min_delta=0.01, patience=9, restore_best_weights=True)
+    callbacks = [
+        *gridflow_callbacks.build(runtime, tensorboard=False),
+        mine,
+        kinds.LearningRateScheduler(lambda epoch, lr: lr * 0.5),
+        kinds.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9),
+        early,
+        kinds.ModelCheckpoint(str(folder / "best.keras"), monitor="loss", save_best_only=True),
+        kinds.CSVLogger(str(folder / "log.csv")),
+        kinds.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch)),
+        *([kinds.SwapEMAWeights(swap_on_epoch=True)] if ema else []),
+        Dies(),
+    ]
+    history = model.fit(rows, epochs=2, verbose=0, callbacks=callbacks)
+    found = [
+        *([each.tolist() for each in model.get_weights()], history.history, history.epoch),
+        *(mine.rates, mine.sums.tolist(), mine.total, mine.own.seen, mine.names, losses, steps),
+        *(float(mine.weight.numpy()), float(mine.own.random.random())),
+        *(early.wait, early.best, float(model.optimizer.learning_rate.numpy())),
+        *([each.tolist() for each in mine.best], (folder / "log.csv").read_text()),
+    ]
+    return [repr(each) for each in found]
+
+
+COLUMNS = {"features": "x", "label": "y", "shuffle": True}
+OCCASIONS = [
+    *(("epoch begins", 0), ("epoch begins", 1), ("epoch ends", 0), ("epoch ends", 1)),
+    *(("step ends", step) for step in range(1, 2 * ROWS // 16 + 1)),
+]
+
+
+def lives_and_deaths(ctx, flavour, folder):
+    """Return what differs from an undisturbed fit after a death at each occasion."""
+    wrong = {}
+    expected = remembering(ctx, flavour, folder / "through", Life(ctx, folder / "through.npz"))
+    for number, death in enumerate(OCCASIONS):
+        committed = folder / f"{number}.npz"
+        try:
+            remembering(ctx, flavour, folder / f"{number}", Life(ctx, committed), death)
+        except DiedError:
+            second = Life(ctx, committed, resume_from=committed if committed.exists() else None)
+            got = remembering(ctx, flavour, folder / f"{number}", second)
+            if got != expected:
+                pairs = zip(got, expected, strict=True)
+                wrong[death] = [(have, want) for have, want in pairs if have != want]
+    return wrong
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_all_callbacks_remember_what_they_knew_at_any_death(flavour, tmp_path):
+    (wrong,), _ = run_job(lives_and_deaths, arguments=(flavour, tmp_path), data=DATA)
+    assert wrong == {}
 
 
 def fitted_by_two(ctx, flavour, deaths=()):

@@ -97,12 +97,12 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(uninterrupted, kill_at
 
 
 def fail_at_once(ctx, steps):
-    """Make a large checkpoint after each step, and fail right after one of them."""
+    """Make a large checkpoint after each step, and fail right after one of these."""
     import keras
 
     class Fail(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch + 1 == steps:
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == steps:
                 raise RuntimeError("on purpose")
 
     with ctx.strategy.scope():

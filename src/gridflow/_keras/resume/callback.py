@@ -11,35 +11,46 @@ as an uninterrupted run (up to rounding, 1e-6), if its data come in the same ord
   the order differs after a restart.
 * Arrays: likewise, with ``shuffle=False``. With ``shuffle=True`` the order differs.
 
-Not restored: the state of other callbacks (EarlyStopping starts counting its patience again; the
-learning rate that ReduceLROnPlateau has set is a variable of the optimizer and is restored), and in
-tf_keras the seeds of Dropout, which TensorFlow doesn't expose (unless
+Other callbacks go on where they were, too (`gridflow._keras.resume.memory`). Therefore a checkpoint
+is made when all of them have seen the end of a step or epoch, and restored when all have begun the
+fit; in the middle of an epoch, once more when all have begun the epoch again, from what it began
+with. Keras's list of callbacks says when (`gridflow._keras.patches.hooks.fits`); without the hook,
+other callbacks start anew.
+
+Not restored: in tf_keras the seeds of Dropout, which TensorFlow doesn't expose (unless
 ``tf_keras.backend.experimental.enable_tf_random_generator()`` is on).
 
 A training function that calls ``fit`` more than once resumes the fit that was in progress; earlier
 ones run again from the beginning.
+
+Longer than other modules: what is read at one point of a fit is set at another one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras import statistics
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental, position
-from gridflow._keras.resume import building, optimizers, state
-from gridflow._keras.resume.checkpoint_file import Checkpoint
+from gridflow._keras.resume import building, memory, optimizers, state
+from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
+from gridflow._keras.resume.memory import Memory
 from gridflow._keras.runtime import current_fit
 from gridflow._spec.place import Place
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    import numpy as np
 
     from gridflow._keras.runtime import Runtime
 
@@ -48,6 +59,20 @@ _log = logging.getLogger(__name__)
 #: Files kept on the local disk: the last may still be in transfer to the driver.
 _KEPT: Final = 3
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Memories:
+    """What callbacks remember between two steps, and the learning rates there."""
+
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
+
+
+def _groups(there: Checkpoint) -> list[str]:
+    others = [state.OTHER.format(i) for i in range(len(there.built))]
+    return ["model", "optimizer", *others, "random"]
 
 
 class CheckpointAndResume(NeutralCallback):
@@ -74,11 +99,14 @@ class CheckpointAndResume(NeutralCallback):
         self._files: list[Path] = []
         self._writer = runtime.writer
         self._data: Any = None
+        #: All callbacks of the fit, if somebody calls `begins`, `begun` and so on.
+        self._all: Sequence[Any] | None = None
+        self._memory: Memory | None = None
         position.install_imported()
 
-    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Restore what can be restored before the first epoch."""
-        del logs
+    def begins(self, callbacks: Sequence[Any] | None) -> None:
+        """Prepare for a fit with these callbacks, none of which has begun it."""
+        self._all, self._memory = callbacks, None
         self._data = position.data_of(self.model)  # now, because a validation has its own data
         incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
         self._fit = _fits.get(self._runtime, 0)
@@ -86,6 +114,9 @@ class CheckpointAndResume(NeutralCallback):
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
         self._history: dict[str, list[float]] = {}
         self._epochs: list[int] = []
+        #: What the end of a step or epoch calls for, once all callbacks have seen it.
+        self._due: functools.partial[None] | None = None
+        self._is_finished = False
         self._resumed: Checkpoint | None = None
         self._awaited = 0
         if self._runtime.resume_from is not None:
@@ -93,7 +124,26 @@ class CheckpointAndResume(NeutralCallback):
             # An older checkpoint must not replace the one that is still needed.
             self._awaited = there.fit
             if there.fit == self._fit:
-                self._resume(there)
+                self._resumed = there
+                memory.continue_files(callbacks or (), there.callbacks)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Begin without the other callbacks if need be."""
+        del logs
+        if self._all is None:
+            self.begins(None)
+            self.begun()
+
+    def begun(self) -> None:
+        """Restore what can be restored before the first epoch; all callbacks have begun the fit."""
+        is_restored = self._resumed is not None
+        if self._all is not None and (self._runtime.is_chief or is_restored):
+            self._memory = Memory(self._all, self._known, is_restored=is_restored)
+        self._before = _Memories()
+        if self._resumed is not None:
+            self._resume(self._resumed)
+        elif self._runtime.is_chief:
+            self._before = self._remember()
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
         self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
@@ -101,15 +151,23 @@ class CheckpointAndResume(NeutralCallback):
         self._runtime.pause.begin(saves=self._fit >= self._awaited)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Restore what Keras has just reset: metrics and History."""
+        """Begin the epoch without the other callbacks if need be."""
         del logs
         self._epoch, self._drawn = epoch, None
-        if self._resumed is not None:
-            position.forget(self.model, self.flavour)
-            self._restore_history()
-            if self._resumed.step:
-                state.restore(self.model, self.flavour, self._resumed, ["metrics"])
-            self._resumed = None
+        if self._all is None:
+            self.epoch_begun()
+
+    def epoch_begun(self) -> None:
+        """Restore what Keras and callbacks have reset and changed, in the middle of an epoch."""
+        there, self._resumed = self._resumed, None
+        if there is None:
+            return
+        position.forget(self.model, self.flavour)
+        if there.step:
+            state.restore(self.model, self.flavour, there, [*_groups(there), "metrics"])
+            if self._memory is not None:
+                self._memory.restore(there.callbacks, there.arrays("callbacks"))
+        self._restore_history(there)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint if one is due."""
@@ -130,18 +188,38 @@ class CheckpointAndResume(NeutralCallback):
         if is_last:
             self._is_asked = is_asked
         elif is_asked or (every is not None and self._since >= every):
-            self._save(self._epoch, batch + 1, is_asked=is_asked)
+            self._due = functools.partial(self._save_step, batch + 1, is_asked=is_asked)
+            if self._all is None:
+                self.settle()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write the epoch's checkpoint."""
-        if incremental.is_empty(self.model):
-            return
+        if not incremental.is_empty(self.model):
+            self._due = functools.partial(self._save_epoch, epoch, logs)
+            if self._all is None:
+                self.settle()
+
+    def settle(self) -> None:
+        """Write the checkpoint that is due, as all callbacks have seen the end of the step."""
+        due, self._due = self._due, None
+        if due is not None:
+            due()
+
+    def _save_step(self, step: int, *, is_asked: bool) -> None:
+        if self.model.stop_training:  # the epoch ends here
+            self._is_asked = is_asked
+        else:
+            self._save(self._epoch, step, is_asked=is_asked)
+
+    def _save_epoch(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
         for name, value in numbers(logs).items():
             self._history.setdefault(name, []).append(value)
         self._epochs.append(epoch)
         self._drawn = None
         self._step = 0
-        self._save(epoch + 1, 0, is_asked=self._is_asked)
+        # A death between here and the fit's end must not make it go on.
+        self._is_finished = self._all is not None and self._is_early(epoch)
+        self._save(epoch + 1, 0, finished=self._is_finished, is_asked=self._is_asked)
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -149,13 +227,16 @@ class CheckpointAndResume(NeutralCallback):
         del logs
         self._runtime.pause.end()
         if self._resumed is not None:
-            self._restore_history()
-        elif self._epoch + 1 < int(self.params.get("epochs") or 0):
+            self._restore_history(self._resumed)
+        elif self._epoch + 1 < int(self.params.get("epochs") or 0) and not self._is_finished:
             self._save(self._epoch + 1, 0, finished=True)
         self._writer.wait()
-        self._data = None
+        self._data = self._all = self._memory = None
         incremental.at_sections(None)
         position.forget(self.model, self.flavour)
+
+    def _is_early(self, epoch: int) -> bool:
+        return bool(self.model.stop_training) and epoch + 1 < int(self.params.get("epochs") or 0)
 
     def _step_before(self, batch: int) -> int:
         before, self._step = self._step, batch + 1
@@ -169,11 +250,16 @@ class CheckpointAndResume(NeutralCallback):
         self._refuse_other_files(there)
         building.build(self.model, self.flavour)
         optimizers.build(self.model, self.flavour, there.built)
-        others = [state.OTHER.format(i) for i in range(len(there.built))]
-        state.restore(self.model, self.flavour, there, ["model", "optimizer", *others, "random"])
+        state.restore(self.model, self.flavour, there, _groups(there))
+        if self._memory is not None:
+            arrays = there.arrays("callbacks")
+            self._before = _Memories(there.callbacks, arrays, there.rates)
+            if there.step:
+                self._before = _Memories(there.before, arrays, there.rates)
+                state.set_rates(self.model, self.flavour, there.rates)
+            self._memory.restore(self._before.callbacks, arrays)
         counters = self._runtime.epoch_counters
         position.tell(counters, there.counters)
-        self._resumed = there
         self._history = {name: list(values) for name, values in there.history.items()}
         self._epochs, self._batches = list(there.epochs), there.batches
         self._step, self._epoch = there.step, there.epoch
@@ -214,7 +300,9 @@ class CheckpointAndResume(NeutralCallback):
             }
             self._runtime.epoch_end(epoch, logs, fit=fit, restored=True)
 
-    def _restore_history(self) -> None:
+    def _restore_history(self, there: Checkpoint) -> None:
+        if self._memory is not None and there.callbacks:  # among which it is
+            return
         history = self.model.history
         history.history.update({name: list(values) for name, values in self._history.items()})
         history.epoch[:] = self._epochs
@@ -240,6 +328,7 @@ class CheckpointAndResume(NeutralCallback):
             if is_asked:
                 self._runtime.rest()
             return
+        now = self._remember()
         made = Checkpoint(
             flavour=self.flavour,
             fit=self._fit,
@@ -257,14 +346,36 @@ class CheckpointAndResume(NeutralCallback):
                 optimizers.places(self.model, each)
                 for each in optimizers.others(self.model, self.flavour)
             ],
-            entries=entries,
+            callbacks=now.callbacks,
+            before=self._before.callbacks if step else {},
+            rates=self._before.rates if step else now.rates,
+            entries=entries
+            + [
+                Entry("callbacks", name, array)
+                for name, array in {**(self._before.arrays if step else {}), **now.arrays}.items()
+            ],
         )
+        if not step:
+            self._before = now
         self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
         if at_section:  # the stream's state is valid now, but not once the next section has started
             self._writer.wait()
         if is_asked:
             self._writer.wait()
             self._runtime.rest()
+
+    def _remember(self) -> _Memories:
+        if self._memory is None:
+            return _Memories()
+        return _Memories(*self._memory.read(), state.rates(self.model, self.flavour))
+
+    def _known(self) -> list[Any]:
+        """Return what callbacks may refer to that a checkpoint has anyway."""
+        others = optimizers.others(self.model, self.flavour)
+        with contextlib.suppress(ValueError):  # a model of tf_keras that isn't built
+            groups = state.variables(self.model, self.flavour, metrics=True)
+            others += [variable for group in groups.values() for variable in group]
+        return [self.model, self.model.optimizer, *others]
 
     def _write(self, made: Checkpoint, place: Place, *, is_awaited: bool) -> None:
         variable = made.not_finite()  # here, as it takes longer than to copy the variables

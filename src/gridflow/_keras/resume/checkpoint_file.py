@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+#: The first one lacks what callbacks remember.
+_READABLE: Final = (1, FORMAT)
 _HEADER: Final = "header"
 #: Groups of which nothing is learned: a metric may well be NaN.
-_NOT_LEARNED: Final = ("metrics", "random", "torch")
+_NOT_LEARNED: Final = ("metrics", "random", "torch", "callbacks")
 #: Factors of the loss in mixed precision, which grow until a gradient isn't finite.
 _SCALES: Final = ("dynamic_scale", "current_loss_scale")
 
@@ -30,7 +32,8 @@ class Entry:
     Attributes
     ----------
     group : str
-        ``model``, ``optimizer``, ``metrics``, ``random``, or ``averages`` (of local steps).
+        ``model``, ``optimizer``, ``metrics``, ``random``, ``averages`` (of local steps), or
+        ``callbacks``.
     name : str
         Path or name of the variable, for messages. Variables are matched by group and order,
         because Keras numbers layer names by what the process has created before.
@@ -84,6 +87,11 @@ class Checkpoint:
         Whether the model's own optimizer was in use.
     built : list of list of int
         For each optimizer beside the model's own: the variables that it was built for.
+    callbacks, before : dict
+        What callbacks remember (`gridflow._keras.resume.memory`), now and when the epoch began;
+        ``before`` is empty between epochs. Their arrays are entries.
+    rates : list of float
+        The optimizers' learning rates when the epoch began.
     entries : list of Entry
     """
 
@@ -100,11 +108,18 @@ class Checkpoint:
     dealt: dict[str, Any] | None = None
     is_optimizer_built: bool = True
     built: list[list[int]] = field(default_factory=list)
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    before: dict[str, Any] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
 
     def group(self, name: str) -> list[Entry]:
         """Return the entries of a group, in order."""
         return [entry for entry in self.entries if entry.group == name]
+
+    def arrays(self, group: str) -> dict[str, np.ndarray]:
+        """Return the values of a group whose names are unique."""
+        return {entry.name: entry.value for entry in self.group(group)}
 
     def not_finite(self) -> str:
         """Return the first variable of model and optimizers that isn't finite; empty if all are.
@@ -184,9 +199,10 @@ def check_same(
 
 
 def _check_format(version: int, path: Path) -> None:
-    if version != FORMAT:
+    if version not in _READABLE:
         raise InvalidArgument(
-            f"{path} has checkpoint format {version}; this gridflow reads {FORMAT}."
+            f"{path} has checkpoint format {version}; this gridflow reads "
+            f"{' and '.join(map(str, _READABLE))}."
         )
 
 

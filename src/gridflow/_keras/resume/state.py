@@ -19,7 +19,7 @@ from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow._spec import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 #: The group of an optimizer beside the model's own.
@@ -111,6 +111,27 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
     averages, arrays = model.__dict__.get(statistics.AVERAGES), checkpoint.group("averages")
     if averages is not None and arrays:
         averages.restore([entry.value for entry in arrays])
+
+
+def rates(model: Any, flavour: str) -> list[float]:
+    """Return the learning rates that are variables, which callbacks change."""
+    return [float(np.array(_read(rate, model))) for rate in _rates(model, flavour)]
+
+
+def set_rates(model: Any, flavour: str, values: Sequence[float]) -> None:
+    """Set the learning rates."""
+    for rate, value in zip(_rates(model, flavour), values, strict=False):
+        rate.assign(value)
+
+
+def _rates(model: Any, flavour: str) -> list[Any]:
+    found = []
+    for optimizer in (model.optimizer, *optimizers.others(model, flavour)):
+        for each in getattr(optimizer, "optimizers", None) or [optimizer]:
+            rate = getattr(each, "learning_rate", None)
+            if hasattr(rate, "assign"):
+                found.append(rate)
+    return found
 
 
 def set_torch_states(checkpoint: Checkpoint) -> None:

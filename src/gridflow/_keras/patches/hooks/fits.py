@@ -126,16 +126,31 @@ def _told(name: str) -> Callable[..., Any]:
             method(self, *args, **kwargs)
             return
         is_groups = runtime.due.in_step  # not the fit of another model in a callback
+        savers = [each for each in self.callbacks if isinstance(each, CheckpointAndResume)]
         with runtime.due.in_callbacks():
+            for each in savers if name == "on_train_begin" else ():
+                each.begins(self.callbacks)
             method(self, *args, **kwargs)
+            for each in savers:
+                _tell_begun(each, name)
         if name in _STEP_ENDS:
             runtime.due.step_ended()
         if is_groups and name == "on_train_begin":
             runtime.together.start(self.model)
         elif is_groups and name in _ENDS:
             _agree_to_stop(runtime, self, ends_epoch=name == "on_epoch_end")
+        with runtime.due.in_callbacks():
+            for each in savers if name in _ENDS else ():
+                each.settle()
 
     return told
+
+
+def _tell_begun(saver: CheckpointAndResume, name: str) -> None:
+    if name == "on_train_begin":
+        saver.begun()
+    elif name == "on_epoch_begin":
+        saver.epoch_begun()
 
 
 def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
