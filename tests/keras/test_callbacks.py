@@ -122,6 +122,7 @@ PLAIN = TrainingOptions("none")
 @dataclasses.dataclass(eq=False)
 class Place:
     is_chief: bool = True
+    trains_together: bool = False
     tensorboard_dir: object = "somewhere"
     training: TrainingOptions = PLAIN
     writer: object = None

@@ -47,6 +47,9 @@ def test_each_part_of_keras_3_is_there():
         parts.count_loss(model, loss, 2)
         assert float(model.get_metrics_result()["loss"]) == float(loss) > 0
         assert parts.shards(model.weights[0]) is None
+        callback = keras.callbacks.Callback()
+        callback.set_model(model)
+        assert parts.model_of(callback) is model
         keras.random.normal((1,))
         assert len(parts.global_seeds()) == 1
         print(parts.is_started())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +40,40 @@ def test_chief_only_refuses_what_changes_the_training(name, words):
             callbacks.chief_only(each(*arguments.get(name, ())))
         assert f"{each.__name__} {words}" in str(caught.value)
         assert "pass it to fit on all ranks" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_what_a_callback_of_the_chief_alone_changes_is_an_error_in_the_callback(monkeypatch):
+    import keras
+
+    class Changes(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = (0.1, 0.001)[epoch]
+
+        def on_epoch_end(self, epoch, logs=None):
+            for weights in [np.ones((4, 1)), np.zeros(1)], self.before:  # and back
+                self.model.set_weights(weights)
+
+        def on_train_end(self, logs=None):
+            self.model.set_weights([np.ones((4, 1)), np.zeros(1)])  # to export it
+
+    chief = SimpleNamespace(is_chief=True, trains_together=True)
+    monkeypatch.setattr("gridflow._keras.runtime._current", chief)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    mine = callbacks.chief_only(Changes())
+    mine.set_model(model)
+    mine.before = model.get_weights()
+    mine.on_epoch_begin(0)
+    mine.on_epoch_end(0)
+    with pytest.raises(errors.InvalidArgument) as caught:
+        mine.on_epoch_begin(1)
+    words = "Changes.on_epoch_begin changed the learning rate on the chief alone, from 0.1 to 0.001"
+    assert words in str(caught.value)
+    mine.before[1] += 1
+    with pytest.raises(errors.InvalidArgument, match="changed the weight .*bias"):
+        mine.on_epoch_end(1)
+    mine.on_train_end()
 
 
 @pytest.mark.slow
@@ -156,7 +191,45 @@ def test_ranks_that_restore_something_else_are_refused(tmp_path):
     assert "starts at epoch" in first.summary
     assert "12 updates" in first.summary
     assert "gradients of different models" in first.summary
-    assert "all ranks must restore the same" in first.hint
+    assert "must do so on all ranks" in first.hint
+
+
+def change_apart(ctx, how):
+    """Change weights or the learning rate on one rank."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+
+    class Changing(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if how == "rate" and ctx.rank == 1 and epoch == 1:
+                self.model.optimizer.learning_rate = 0.05
+            if how == "weights later" and ctx.rank == 1 and epoch == 1:
+                self.model.layers[0].bias.assign([3.0])
+
+    if how == "weights" and ctx.is_chief:  # as if it alone could read a file
+        model.set_weights([np.full((4, 1), 5.0), np.zeros(1)])
+    model.fit(X, X[:, :1], batch_size=4, epochs=3, verbose=0, callbacks=[Changing()])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("weights", "at epoch 0 after 0 updates, its weight 'sequential/dense/kernel' has"),
+        ("rate", "at epoch 2 after 8 updates, its learning rate is 0."),
+        ("weights later", "at epoch 2 after 8 updates, its weight "),
+    ],
+)
+def test_ranks_that_come_to_train_different_models_are_refused(how, words):
+    with pytest.raises(errors.TrainingFailed) as caught:
+        run_job(change_apart, 2, "multi_worker_mirrored", arguments=(how,))
+    assert words in caught.value.first.summary
+    assert "gradients of different models" in caught.value.first.summary
 
 
 def restore_twice(ctx, folder):

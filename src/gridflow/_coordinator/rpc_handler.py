@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 
 _ALIKE: Final = (
-    "all ranks must restore the same state: with ctx.callbacks(), or from files that all of them "
+    "what sets weights or the learning rate must do so on all ranks: not only if ctx.is_chief, nor "
+    "in a callback of the chief alone. To restore, use ctx.callbacks(), or files that all of them "
     "read; see 'Programs with checkpoints of their own' in the documentation"
 )
 _JOINED: Final = "has joined its TensorFlow server"
@@ -358,8 +359,8 @@ class RpcHandler:
                 self._send_each(self._fits.begins(rank, report))
             case ranks.CanStop():
                 self._send_each(self._stops.named(rank, report))
-            case ranks.FitStarts():
-                problem = self._fits.starts(rank, report)
+            case ranks.FitStands():
+                problem = self._fits.stands(rank, report)
                 if problem:
                     self._fail(sender, report.generation, problem)
             case ranks.Meet():

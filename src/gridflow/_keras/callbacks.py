@@ -77,7 +77,8 @@ def chief_only(callback: Any) -> Any:
 
     For callbacks that write files. Keras's own (ModelCheckpoint, TensorBoard, CSVLogger) needn't be
     wrapped if all ranks train one model: of several callbacks with the same path, only the chief's
-    writes. Don't wrap callbacks that change the training, which must run on all ranks. Don't wrap
+    writes. Don't wrap callbacks that change the training, which must run on all ranks: if one of
+    your own sets the learning rate or weights on the chief alone, it raises InvalidArgument. Nor
     ModelCheckpoint for a tf_keras model with BatchNormalization either: reading its statistics
     involves all ranks, so give each rank a different path.
 
@@ -91,12 +92,18 @@ def chief_only(callback: Any) -> Any:
     InvalidArgument
         The callback is one of Keras's that change the training (EarlyStopping,
         LearningRateScheduler, ReduceLROnPlateau, SwapEMAWeights, TerminateOnNaN) or restore it
-        (BackupAndRestore).
+        (BackupAndRestore). Later, in ``fit``: it is one of your own, and has changed the learning
+        rate or weights.
     GridflowError
         Outside a training process.
     """
     own_callbacks.refuse_on_chief_alone(callback)
-    return callback if current().is_chief else NeutralCallback()
+    runtime = current()
+    if not runtime.is_chief:
+        return NeutralCallback()
+    if runtime.trains_together:
+        own_callbacks.watch_on_chief_alone(callback)
+    return callback
 
 
 class Statistics(NeutralCallback):

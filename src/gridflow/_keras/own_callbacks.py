@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.neutral import NeutralCallback
-from gridflow._keras.results import FLAVOURS
+from gridflow._keras.patches import private_parts
+from gridflow._keras.results import FLAVOURS, flavour_of
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ _FACTS: Final[Mapping[str, _Facts]] = {
     "TensorBoard": _Facts("log_dir"),
     "TerminateOnNaN": _STOPS,
 }
+#: Where a callback of the chief alone must leave the model as it is; at the end it may change it.
+_BETWEEN_EPOCHS: Final = ("on_train_begin", "on_epoch_begin", "on_epoch_end")
+_WATCHED: Final = (
+    *_BETWEEN_EPOCHS,
+    *(f"on_{kind}batch_{when}" for kind in ("train_", "") for when in ("begin", "end")),
+)
 #: tf_keras itself gives the others a different path on ranks other than the chief.
 _OF_TF_KERAS: Final = ("CSVLogger",)
 
@@ -88,6 +96,63 @@ def refuse_on_chief_alone(callback: Any) -> None:
         f"{changes}. On the chief alone, it would leave the ranks with different models whose "
         f"gradients are added up, or in different steps, waiting for each other: {instead}"
     )
+
+
+def watch_on_chief_alone(callback: Any) -> None:
+    """Make a callback fail when it changes what all ranks must have alike.
+
+    Keras's own aren't watched: `refuse_on_chief_alone` knows what they do.
+    """
+    if _kind_of(callback, exactly=True):
+        return
+    for name in _WATCHED:
+        method = getattr(callback, name, None)
+        # Keras tells by its own methods, most of which do nothing, what it needn't call.
+        if method is not None and _home(method) not in FLAVOURS:
+            setattr(callback, name, _watched(callback, name, method))
+
+
+def _home(method: Any) -> str:
+    return (getattr(method, "__module__", None) or "").partition(".")[0]
+
+
+def _watched(callback: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        model = private_parts.model_of(callback)
+        before = _common(model, name)
+        result = method(*args, **kwargs)
+        after = _common(model, name)
+        for what, there in before.items():
+            if after.get(what) != there:
+                raise InvalidArgument(
+                    f"chief_only() is for callbacks that only write files, but "
+                    f"{type(callback).__name__}.{name} changed {what} on the chief alone, from "
+                    f"{there} to {after.get(what)}: the ranks would train different models. Pass "
+                    "the callback to fit on all ranks, without chief_only(); if only some of what "
+                    "it does is for the chief, ask for ctx.is_chief there."
+                )
+        return result
+
+    return watched
+
+
+def _common(model: Any, occasion: str) -> dict[str, Any]:
+    """Return what all ranks must have alike: learning rates and, between steps, sums of weights."""
+    from gridflow._keras.resume import state
+
+    in_epoch = occasion not in _BETWEEN_EPOCHS
+    if in_epoch and hasattr(model, "jax_state_sync"):  # JAX has the variables, not the model
+        return {}
+    rates = state.rates(model, flavour_of(model) or "keras")
+    sums = () if in_epoch else state.sums(model)
+    return {
+        **{
+            f"learning rate {i}" if i else "the learning rate": f"{r:g}"
+            for i, r in enumerate(rates)
+        },
+        **{f"the weight {name!r}": f"norm {norm!r}, sum {s!r}" for name, s, norm in sums},
+    }
 
 
 def restores(callbacks: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Fits that involve all ranks: who writes files, and that all ranks start alike."""
+"""Fits that involve all ranks: who writes files, and that all ranks train one model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gridflow._keras import own_callbacks
-from gridflow._wire.ranks import FitBegins, FitStarts
+from gridflow._keras.results import flavour_of
+from gridflow._wire.ranks import FitBegins, FitStands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,10 +23,18 @@ class Together:
     send : callable
         Sends messages to the driver.
     is_chief : bool
+    compares : bool, default True
+        Whether weights are the same on all ranks at the end of an epoch.
     """
 
-    def __init__(self, send: Callable[[FitBegins | FitStarts], object], *, is_chief: bool) -> None:
-        self._send, self._is_chief = send, is_chief
+    def __init__(
+        self,
+        send: Callable[[FitBegins | FitStands], object],
+        *,
+        is_chief: bool,
+        compares: bool = True,
+    ) -> None:
+        self._send, self._is_chief, self._compares = send, is_chief, compares
         self._changed = threading.Condition()
         self._taken: dict[int, list[str]] = {}
         self._fit, self._initial_epoch = -1, 0
@@ -52,7 +61,18 @@ class Together:
         from gridflow._keras.patches.hooks import position
 
         epoch = position.initial_epoch(model) or self._initial_epoch
-        self._send(FitStarts(self._fit, int(epoch), _updates(model)))
+        self._stand(model, int(epoch), starts=True)
+
+    def epoch_ended(self, model: Any, epoch: int) -> None:
+        """Report what the model is now, which must be the same on all ranks."""
+        self._stand(model, epoch + 1, starts=False)
+
+    def _stand(self, model: Any, epoch: int, *, starts: bool) -> None:
+        from gridflow._keras.resume import state
+
+        flavour = flavour_of(model) or "keras"
+        told = state.rates(model, flavour), state.sums(model) if self._compares else []
+        self._send(FitStands(self._fit, epoch, starts, _updates(model), *told))
 
     def take(self, told: ChiefWrites) -> None:
         """Receive the chief's paths from the driver, in the receiving thread."""

@@ -57,7 +57,8 @@ class TaskRuntime(TaskProcess):
         self.accounts: list[ServiceAccount] = []
         self._told_at = 0.0
         self._has_hurried = False
-        self.together = Together(channel.send, is_chief=self.is_chief)
+        compares = self.spec.training.distribution.local_steps is None
+        self.together = Together(channel.send, is_chief=self.is_chief, compares=compares)
         inbox.listen(commands.ChiefWrites, self.together.take)
         self.stopping = Stopping(channel.send)
         inbox.listen(commands.AskToStop, self.stopping.ask)

@@ -5,7 +5,7 @@ Its answers are in `gridflow._wire.commands`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from gridflow._wire.messages import OfTraining
@@ -29,20 +29,30 @@ class FitBegins(OfTraining):
 
 
 @dataclass(frozen=True)
-class FitStarts(OfTraining):
-    """The fit's first epoch starts: callbacks have restored their state.
+class FitStands(OfTraining):
+    """Where a rank stands in a fit: as it starts, and when an epoch has ended.
 
     Attributes
     ----------
     fit, epoch : int
+        How many epochs are done; callbacks have restored their state.
+    starts : bool
+        Whether the fit starts here.
     updates : int
         Updates that the optimizer has made; -1: there is no optimizer.
+    rates : list of float
+        The learning rates that callbacks can change.
+    weights : list of [name, sum, norm]
+        Of what is trained; empty where ranks train apart for a while.
     """
 
-    kind: ClassVar[str] = "fit_starts"
+    kind: ClassVar[str] = "fit_stands"
     fit: int
     epoch: int
+    starts: bool
     updates: int
+    rates: list[float] = field(default_factory=list)
+    weights: list[tuple[str, float, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -92,4 +102,4 @@ class MeetingGivenUp(OfTraining):
     number: int
 
 
-AMONG_RANKS: Final = (FitBegins, FitStarts, CanStop, Meet, MeetingGivenUp)
+AMONG_RANKS: Final = (FitBegins, FitStands, CanStop, Meet, MeetingGivenUp)

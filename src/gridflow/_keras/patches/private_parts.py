@@ -254,6 +254,14 @@ class Answers:
         raise NotImplementedError
 
 
+def model_of(callback: Any) -> Any:
+    """Return the model of a callback or a list of them.
+
+    On JAX, Keras's property writes the whole state back to the model, which is slow in each step.
+    """
+    return getattr(callback, "_model", None) or callback.model
+
+
 def train_counter(model: Any) -> Any:
     """Return the variable that counts a model's steps."""
     return part(model, "_train_counter")

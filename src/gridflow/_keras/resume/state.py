@@ -113,6 +113,19 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
         averages.restore([entry.value for entry in arrays])
 
 
+def sums(model: Any) -> list[tuple[str, float, float]]:
+    """Return the name, sum and norm of each weight that is trained; empty for an unbuilt model."""
+    try:
+        found = list(model.trainable_variables)
+    except ValueError:  # of tf_keras
+        return []
+    values = ((variable, np.asarray(_read(variable, model), np.float64)) for variable in found)
+    return [
+        (_name(variable), float(value.sum()), float(np.linalg.norm(value)))
+        for variable, value in values
+    ]
+
+
 def rates(model: Any, flavour: str) -> list[float]:
     """Return the learning rates that are variables, which callbacks change."""
     return [float(np.array(_read(rate, model))) for rate in _rates(model, flavour)]

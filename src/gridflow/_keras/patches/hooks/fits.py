@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras import own_callbacks
+from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
@@ -139,6 +140,8 @@ def _told(name: str) -> Callable[..., Any]:
             runtime.together.start(self.model)
         elif is_groups and name in _ENDS:
             _agree_to_stop(runtime, self, ends_epoch=name == "on_epoch_end")
+        if is_groups and name == "on_epoch_end":
+            runtime.together.epoch_ended(self.model, int(args[0] if args else kwargs["epoch"]))
         with runtime.due.in_callbacks():
             for each in savers if name in _ENDS else ():
                 each.settle()
@@ -155,8 +158,7 @@ def _tell_begun(saver: CheckpointAndResume, name: str) -> None:
 
 def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
     """Make all ranks stop if one wants to."""
-    # On JAX, Keras's property would write the whole state back to the model, in each step.
-    model = getattr(callbacks, "_model", None) or callbacks.model
+    model = private_parts.model_of(callbacks)
     wants = bool(model.stop_training)
     stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)
     if stops != wants:
