@@ -635,18 +635,26 @@ def test_a_job_of_which_nothing_runs_is_waited_for_as_long_as_it_says(deadline, 
     assert found == expected
 
 
+KUEUE = "gang: {queue: research}\n"
+VOLCANO = "gang: {queue: research, scheduler: volcano}\n"
+
+
 @pytest.mark.parametrize(
     ("gang", "suspended", "placed", "expected"),
     [
         ("", False, False, False),
-        ("", True, False, True),  # by Kueue, or by hand
-        ("gang: {}\n", False, False, False),
-        ("gang: {queue: research}\n", False, False, True),
-        ("gang: {queue: research}\n", False, True, False),
+        ("", True, False, True),  # by hand
+        ("gang: {minimum: 1}\n", False, False, False),
+        (KUEUE, True, False, True),
+        (KUEUE, False, False, False),
+        (VOLCANO, False, False, True),
+        (VOLCANO, False, True, False),
     ],
 )
 def test_a_job_is_queued_until_it_is_admitted(gang, suspended, placed, expected):
-    about = {"metadata": {"name": "a"}, "spec": {"nodeName": "n"} if placed else {}}
-    item = {"kind": "Job", "spec": {"suspend": suspended}}
-    pods = [Pod.of(about)]
-    assert is_queued(parse_job(JOB + gang), {"job/flights-worker": item}, pods) == expected
+    job = parse_job(JOB + gang)
+    rendered = [document.content for document in render(job, "kubernetes").documents]
+    (item,) = (content for content in rendered if content["kind"] == "Job")
+    item = {**item, "spec": {**item["spec"], "suspend": suspended}}
+    pod = Pod.of({"metadata": {"name": "a"}, "spec": {"nodeName": "n"} if placed else {}})
+    assert is_queued(job, {"job/flights-worker": item}, [pod]) == expected

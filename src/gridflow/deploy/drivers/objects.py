@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gridflow.deploy.pods import COMPONENT
+from gridflow.deploy.pods import COMPONENT, KUEUE_QUEUE
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -171,7 +171,13 @@ def _detail(status: Any) -> str:
 
 
 def is_queued(job: Job, items: dict[str, Any], pods: list[Pod]) -> bool:
-    """Return whether a job waits until a queue admits it, by its objects and pods."""
+    """Return whether a job waits until a queue admits it, by its objects and pods.
+
+    Kueue suspends what waits. Volcano only leaves its pods without a node.
+    """
+    there = [item for item in items.values() if item]
+    if any(map(is_suspended, there)):
+        return True
     has_queue = job.gang is not None and job.gang.queue is not None
-    waits = has_queue and not any(pod.is_placed for pod in pods)
-    return waits or any(item and is_suspended(item) for item in items.values())
+    is_kueues = any(KUEUE_QUEUE in item.get("metadata", {}).get("labels", {}) for item in there)
+    return has_queue and not is_kueues and not any(pod.is_placed for pod in pods)

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 #: Length of a timestamp up to its seconds.
 _SECONDS: Final = 19
 #: Objects that controllers make for others, by kind, and their names: the Jobs of a JobSet, the
-#: JobSet of a TrainJob, the ReplicaSets of a Deployment, Volcano's pod group, Kueue's Workload.
+#: JobSet of a TrainJob, what notebooks, servers and TensorBoards consist of, Volcano's pod group,
+#: Kueue's Workload.
 _MADE: Final = {
     "Job": r"{name}-[a-z]+-0",
     "JobSet": r"{name}",
-    "ReplicaSet": r"{name}-[0-9a-z]+",
+    "StatefulSet": r"{name}",
+    "Deployment": r"{name}(-predictor)?",
+    "ReplicaSet": r"{name}(-predictor)?-[0-9a-z]+",
     "PodGroup": r"{name}(-[0-9a-f-]{{36}})?",
     "Workload": r"[a-z]+-{name}-[0-9a-f]+",
 }
