@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
 from gridflow._spec.place import Place
 from gridflow.errors import GridflowError
 
@@ -52,6 +53,18 @@ def test_an_agent_that_comes_back_late_adds_none_to_those_of_the_next_generation
     assert store.commit(arrived, Place(0, 0, 3)) == "checkpoint-0000-000000-000000003.npz"
 
 
+def test_one_with_nan_which_earlier_releases_made_is_never_the_newest(store):
+    for step, value in enumerate((1.0, np.nan)):
+        arrived = store.incoming(0, 0)
+        kernel = Entry("model", "dense/kernel", np.array([value]))
+        Checkpoint("keras", 0, 0, step, entries=[kernel]).write(arrived)
+        store.commit(arrived, Place(0, 0, step))
+    latest, wrong = store.latest()
+    assert latest.place == Place(0, 0, 0)
+    newest = "checkpoint-0000-000000-000000001.npz"
+    assert wrong == [f"{newest} has a variable that isn't finite ('dense/kernel')"]
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "emptied"])
 def test_the_one_before_is_taken_if_the_newest_can_not_be_read(store, damage):
     commit(store, 0, 1, 0)
@@ -71,7 +84,7 @@ def test_the_one_before_is_taken_if_the_newest_can_not_be_read(store, damage):
 def test_no_run_begins_anew_because_all_that_is_there_is_damaged(store):
     for epoch in (1, 2):
         store.path(commit(store, 0, epoch, 0)).write_bytes(b"?")
-    with pytest.raises(GridflowError, match="no checkpoint in .* can be read"):
+    with pytest.raises(GridflowError, match="no checkpoint in .* can be used"):
         store.latest()
     assert store.latest() == (None, [])
     store.clear()

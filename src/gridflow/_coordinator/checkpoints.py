@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow._files.local import make_folders, open_file, sync, write_whole
+from gridflow._keras.resume.checkpoint_file import not_finite_in
 from gridflow._spec.place import Place
 from gridflow.errors import GridflowError
 
@@ -153,14 +154,14 @@ class CheckpointStore:
             write_whole(path, label)
 
     def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
-        """Return the newest readable checkpoint, and what is wrong with newer ones.
+        """Return the newest checkpoint that can be used, and what is wrong with newer ones.
 
-        Unreadable ones are renamed and kept for inspection.
+        Others are renamed and kept for inspection.
 
         Raises
         ------
         GridflowError
-            None of the existing ones can be read. Starting over silently would lose them.
+            None of the existing ones can be used. Starting over silently would lose them.
         """
         wrong: list[str] = []
         with self._lock:
@@ -169,13 +170,13 @@ class CheckpointStore:
                 problem = _problem(path)
                 if problem is None:
                     return checkpoint, wrong
-                wrong.append(f"{checkpoint.name} can't be read ({problem})")
+                wrong.append(f"{checkpoint.name} {problem}")
                 path.rename(path.with_suffix(".unreadable"))
                 self._label_of(checkpoint.name).unlink(missing_ok=True)
                 self._newest_label = None  # what it covered isn't covered any more
         if wrong:
             raise GridflowError(
-                f"no checkpoint in {self.folder} can be read: {'; '.join(wrong)}. They were "
+                f"no checkpoint in {self.folder} can be used: {'; '.join(wrong)}. They were "
                 "renamed to *.unreadable; the next run() with this checkpoint_dir starts over."
             )
         return None, wrong
@@ -239,13 +240,17 @@ class CheckpointStore:
 
 
 def _problem(path: Path) -> str | None:
-    """Return what is wrong with a checkpoint's bytes by the file's checksums; None: nothing.
+    """Return what is wrong with a checkpoint: damage by its checksums, or NaN; None: nothing.
 
-    Only the training process interprets them.
+    The training process makes none with NaN, but that of an earlier gridflow did.
     """
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
     except Exception as error:  # noqa: BLE001 (of many kinds, and none of them is documented)
-        return f"{type(error).__name__}: {error}"
-    return None if damaged is None else f"its part {damaged} is damaged"
+        return f"can't be read ({type(error).__name__}: {error})"
+    if damaged is not None:
+        return f"can't be read (its part {damaged} is damaged)"
+    with open_file(path) as file:
+        variable = not_finite_in(file)
+    return f"has a variable that isn't finite ({variable!r})" if variable else None

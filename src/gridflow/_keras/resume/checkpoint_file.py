@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 FORMAT: Final = 2
@@ -39,7 +39,7 @@ class Entry:
         because Keras numbers layer names by what the process has created before.
     value : numpy array
     is_trained : bool
-        Whether it is learned; others may be infinite, as a mask is. Not stored.
+        Whether it is learned; others may be infinite, as a mask is.
     """
 
     group: str
@@ -126,14 +126,18 @@ class Checkpoint:
 
         Such a training can't recover, so nobody should resume from it.
         """
-        learned = (each for each in self.entries if each.group not in _NOT_LEARNED)
-        return next((each.name for each in learned if not each.is_finite()), "")
+        return _not_finite(self.entries)
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""
         fields = {key: value for key, value in vars(self).items() if key != "entries"}
         entries = [
-            {"group": entry.group, "name": entry.name, "dtype": entry.value.dtype.name}
+            {
+                "group": entry.group,
+                "name": entry.name,
+                "dtype": entry.value.dtype.name,
+                "is_trained": entry.is_trained,
+            }
             for entry in self.entries
         ]
         header = json.dumps({"format": FORMAT, **fields, "entries": entries})
@@ -161,10 +165,7 @@ class Checkpoint:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 header = json.loads(arrays[_HEADER].tobytes())
                 _check_format(header.pop("format"), path)
-                header["entries"] = [
-                    Entry(e["group"], e["name"], _restored(arrays[f"{i}"], e["dtype"]))
-                    for i, e in enumerate(header["entries"])
-                ]
+                header["entries"] = list(_entries(header, arrays))
         except (GridflowError, FileNotFoundError):
             raise
         except Exception as error:
@@ -172,6 +173,30 @@ class Checkpoint:
             raise GridflowError(f"can't read {path} as a checkpoint: {error!r}") from error
         header["counters"] = [(int(epoch), int(batch)) for epoch, batch in header["counters"]]
         return cls(**header)
+
+
+def not_finite_in(file: IO[bytes]) -> str:
+    """Return the first variable in a file that isn't finite, without keeping them in memory.
+
+    Empty as well if the file can't be interpreted here: the training process says why.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return _not_finite(_entries(json.loads(arrays[_HEADER].tobytes()), arrays))
+    except Exception:  # noqa: BLE001 (as in `Checkpoint.read`; or a type that needs ml_dtypes)
+        return ""
+
+
+def _entries(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[Entry]:
+    for i, each in enumerate(header["entries"]):
+        value = _restored(arrays[f"{i}"], each["dtype"])
+        # The first format doesn't say what is trained.
+        yield Entry(each["group"], each["name"], value, each.get("is_trained", False))
+
+
+def _not_finite(entries: Iterable[Entry]) -> str:
+    learned = (each for each in entries if each.group not in _NOT_LEARNED)
+    return next((each.name for each in learned if not each.is_finite()), "")
 
 
 def check_same(
