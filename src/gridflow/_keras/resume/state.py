@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+#: Bytes of numbers that can be added up.
+_WIDE: Final = 4
 #: The group of an optimizer beside the model's own.
 OTHER: Final = "optimizer {} beside the model's own"
 
@@ -119,11 +121,13 @@ def sums(model: Any) -> list[tuple[str, float, float]]:
         found = list(model.trainable_variables)
     except ValueError:  # of tf_keras
         return []
-    values = ((variable, np.asarray(_read(variable, model), np.float64)) for variable in found)
-    return [
-        (_name(variable), float(value.sum()), float(np.linalg.norm(value)))
-        for variable, value in values
-    ]
+    told = []
+    for variable in found:
+        value = _read(variable, model)
+        wide = value.astype(np.float32) if value.dtype.itemsize < _WIDE else value
+        total, norm = wide.sum(dtype=np.float64), np.linalg.norm(wide)
+        told.append((_name(variable), float(total), float(norm)))
+    return told
 
 
 def rates(model: Any, flavour: str) -> list[float]:
