@@ -6,9 +6,14 @@ import errno
 import gc
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
+import tempfile
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gridflow import (
@@ -19,6 +24,7 @@ from gridflow import (
     errors,
 )
 from gridflow._coordinator import folders as jobs
+from suite.disk import files_of_at_most
 
 
 @pytest.fixture
@@ -160,9 +166,47 @@ def test_a_driver_file_that_cannot_be_read_is_skipped_with_a_warning(folder, cap
 
 def test_a_job_that_finds_the_disk_full_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs.json, "dumps", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(errors.InvalidArgument, match="No space"):
         jobs.make(tmp_path, "job")
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("run_id", [None, "monday"])
+@pytest.mark.parametrize("problem", ["full", "a file"])
+def test_a_folder_that_can_not_be_written_is_named_with_its_host_at_the_call(
+    tmp_path, problem, run_id
+):
+    if problem == "a file":
+        (tmp_path / "jobs").touch()
+    distributor = TensorflowDistributor(
+        launcher=LocalLauncher(), job_dir=tmp_path / "jobs", run_id=run_id
+    )
+    where = re.escape(f"can't write to job_dir='{tmp_path / 'jobs'}' on {socket.gethostname()}: ")
+    with (
+        files_of_at_most(0 if problem == "full" else -1),
+        pytest.raises(errors.InvalidArgument, match=f"^{where}.*choose another folder with job_di"),
+    ):
+        distributor.run(print)
+
+
+def test_a_temporary_folder_that_can_not_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    where = re.escape(f"can't write to the temporary folder {tmp_path} on {socket.gethostname()}: ")
+    with (
+        files_of_at_most(0),
+        pytest.raises(errors.InvalidArgument, match=f"^{where}File too large.* TMPDIR names"),
+    ):
+        TensorflowDistributor(launcher=LocalLauncher()).run(print)
+    with (
+        files_of_at_most(0),
+        pytest.raises(errors.InvalidArgument, match=f"^can't write to {tmp_path} on .* TMPDIR to"),
+    ):
+        rows = {"train": {"x": np.zeros(1000)}}
+        payload = SimpleNamespace(
+            job="j", spec=SimpleNamespace(fed=[0], feed=SimpleNamespace(columns={}))
+        )
+        LocalLauncher().launch(payload, rows, None)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def full_disk(*_):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from gridflow._coordinator import folders
 from gridflow._coordinator.progress import histories, last_history
+from gridflow._files.disks import refusal
 from gridflow._files.local import check_own
 from gridflow._spec.cluster import Task
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from matplotlib.figure import Figure
 
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
     from gridflow._feed.ledger import Ledger
     from gridflow._wire.failures import Attempt
     from gridflow.ml.model import TrainedModel
+
+
+#: A disk in memory, where Linux has one.
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 (a folder of random name is made in it)
 
 
 class RankValues(Sequence[Any]):
@@ -40,9 +48,14 @@ class RankValues(Sequence[Any]):
     """
 
     def __init__(
-        self, headers: Sequence[Mapping[str, Any]], job_dir: Path, keeper: object = None
+        self,
+        headers: Sequence[Mapping[str, Any]],
+        job_dir: Path,
+        keeper: object = None,
+        in_memory: Mapping[int, Mapping[str, bytes]] | None = None,
     ) -> None:
         self._headers, self._job_dir = headers, job_dir
+        self._in_memory = in_memory or {}
         self._keeper = keeper  # while it lives, the folder stays
         self._read: dict[int, Any] = {}
 
@@ -86,11 +99,14 @@ class RankValues(Sequence[Any]):
         from gridflow.ml.keras_file import MODEL_KINDS
         from gridflow.ml.model import TrainedModel
 
-        header, folder = self._headers[rank], value_folder(self._job_dir, rank)
+        header = self._headers[rank]
         if header["kind"] == "missing":
             raise GridflowError(f"what rank {rank} returned was not sent: {header['why']}")
         if header["kind"] == "shared":
             return self._shared(rank)
+        if rank in self._in_memory:
+            return self._value_in_memory(header, self._in_memory[rank])
+        folder = value_folder(self._job_dir, rank)
         for name in header["files"]:  # what another user may have written could be code
             with contextlib.suppress(FileNotFoundError):  # whoever reads it will say so
                 check_own(self._job_dir, (folder / name).relative_to(self._job_dir).parts)
@@ -99,6 +115,23 @@ class RankValues(Sequence[Any]):
             folders.note_user(model, self._job_dir)
             return model
         return results.unpack(header, folder)
+
+    @staticmethod
+    def _value_in_memory(header: Mapping[str, Any], files: Mapping[str, bytes]) -> Any:
+        """Return a value that the disk of the job's folder refused, by way of another disk."""
+        from gridflow._keras import results
+        from gridflow.ml.keras_file import MODEL_KINDS
+        from gridflow.ml.model import TrainedModel
+
+        folder = _laid_out(files)
+        if header["kind"] in MODEL_KINDS:
+            model = TrainedModel(header, folder)
+            weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+            return model
+        try:
+            return results.unpack(header, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _shared(self, rank: int) -> Any:
         chief, header = self._headers[0], self._headers[rank]
@@ -109,6 +142,27 @@ class RankValues(Sequence[Any]):
                 "chief alone. Let the function return it on all ranks."
             )
         return self[0]
+
+
+def _laid_out(files: Mapping[str, bytes]) -> Path:
+    """Write files into a new folder on a disk that takes them, if need be in the memory's."""
+    problems = []
+    for root in dict.fromkeys([None, _SHARED_MEMORY]):  # None: the temporary folder
+        folder = None
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="gridflow-value-", dir=root))
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+        except OSError as error:
+            problems.append(refusal(root or "the temporary folder", error))
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            return folder
+    raise GridflowError(
+        f"the value is in memory, as the disk of the job's folder refused it, and can't be read "
+        f"from there: {'; '.join(problems)}. Make room, and ask for it again."
+    )
 
 
 def _form(header: Mapping[str, Any]) -> list[Any]:
@@ -137,6 +191,10 @@ class Result:
         What was NaN or infinite when training ended: a variable of the model or its optimizers, or
         the last epoch's loss. The last checkpoints from before that are kept. None if all is well,
         or if the last ``fit`` had no ``ctx.callbacks()``.
+    warnings : tuple of str
+        What went wrong without failing the run: checkpoints, logs, event files or results that a
+        disk refused, with its folder and host, and what was kept. Each is also a
+        ``RuntimeWarning``.
     """
 
     def __init__(self, outcome: Outcome, job_dir: Path) -> None:
@@ -147,6 +205,7 @@ class Result:
         self.attempts: tuple[Attempt, ...] = outcome.attempts
         self.tensorboard_url: str | None = outcome.tensorboard_url
         self.not_finite: str | None = outcome.not_finite
+        self.warnings: tuple[str, ...] = outcome.warnings
 
     @property
     def preemptions(self) -> int:
@@ -164,7 +223,7 @@ class Result:
     @cached_property
     def values(self) -> RankValues:
         """The return value of each rank's function; ``values[0]`` is the chief's, `value`."""
-        return RankValues(self._outcome.results, self.job_dir, self)
+        return RankValues(self._outcome.results, self.job_dir, self, self._outcome.in_memory)
 
     @property
     def model(self) -> TrainedModel:
@@ -288,6 +347,8 @@ class Result:
         about["ledger"] = " ".join(wrong) if wrong else "balanced"
         if self.not_finite:
             about["not finite"] = self.not_finite
+        if self.warnings:
+            about["warnings"] = " ".join(self.warnings)
         if self.tensorboard_url:
             about["tensorboard"] = str(self.tensorboard_dir)
         shown = markup.facts(about) + attempts_view(self.attempts)

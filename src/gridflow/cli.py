@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import importlib.util
 import io
@@ -12,6 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
+from gridflow._files.disks import FULL
 from gridflow._spec.backends import BACKENDS
 from gridflow._spec.exits import Exit, exit_code
 from gridflow._spec.printable import printable
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return int(Exit.BROKEN_PIPE)
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in FULL:
             raise
         sys.stderr.write(f"gridflow {arguments.subcommand}: can't write: {error}\n")
         _drop_output()

@@ -41,6 +41,7 @@ def ending(error=None, **changes):
         "error": error,
         "attempts": ATTEMPTS,
         "history": {(0, 1): {"loss": 0.5}, (0, 0): {"loss": 2.0}},
+        "warnings": ("a disk was full",),
         "last_step": Progress(2, 0, 8, "train", 1, {}),
     }
     return Ending(**{**fields, **changes})
@@ -81,6 +82,7 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
         "place": {"fit": 0, "epoch": 2, "step": 0, "steps_per_epoch": 8},
         "history": {"loss": 0.5},
         "not_finite": None,
+        "warnings": ["a disk was full"],
     }
 
 
@@ -191,7 +193,7 @@ def test_a_run_whose_start_failed_can_be_started_again(tmp_path):
 def test_a_claim_that_finds_the_disk_full_is_none(tmp_path):
     (tmp_path / "monday" / "driver.json").mkdir(parents=True)  # can't be written
     for _ in range(2):
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(errors.InvalidArgument, match="Is a directory"):
             folders.Claim(tmp_path, "monday")
     (tmp_path / "monday" / "driver.json").rmdir()
     folders.Claim(tmp_path, "monday").release()

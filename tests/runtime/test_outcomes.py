@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,14 @@ def in_the_way(ctx, path):
     return {"answer": 42}
 
 
+def a_file(ctx, path):
+    """Make a file."""
+    from pathlib import Path
+
+    Path(path).touch()
+    return {"answer": 42}
+
+
 def test_a_job_has_succeeded_even_if_its_checkpoints_can_not_be_deleted(tmp_path, capsys):
     distributor = TensorflowDistributor(
         1, **QUIET, launcher=LocalLauncher(), job_dir=tmp_path, checkpoint_dir=tmp_path / "c"
@@ -128,3 +137,15 @@ def test_a_result_is_returned_even_if_it_can_not_be_kept_for_another_start(tmp_p
         )
     assert result.value == {"answer": 42}
     assert not (tmp_path / "monday" / "result.json").exists()
+
+
+def test_a_result_that_the_disk_refuses_is_handed_over_and_nothing_is_trained_again(tmp_path):
+    options = {**QUIET, "launcher": LocalLauncher(), "job_dir": tmp_path, "run_id": "monday"}
+    there = tmp_path / "monday" / "result"  # where a folder should be
+    with pytest.warns(RuntimeWarning, match="kept in this process's memory"):
+        result = TensorflowDistributor(1, **options, max_restarts=3).run(a_file, str(there))
+    assert result.value == {"answer": 42}
+    assert len(result.attempts) == 1
+    (warning,) = result.warnings
+    assert f"the job's folder {tmp_path / 'monday'} on {socket.gethostname()}: File ex" in warning
+    assert not (tmp_path / "monday" / "outcome.json").exists()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zlib
@@ -27,6 +28,7 @@ from gridflow._wire.identity import make_identities
 from gridflow._wire.server import CoordinatorServer, inside
 from gridflow._wire.transfer import CHUNK_SCHEMA, chunks
 from gridflow.errors import WireError
+from suite.disk import files_of_at_most
 from suite.waiting import patience, wait_for
 
 TASKS = (Task("worker", 0), Task("worker", 1))
@@ -55,13 +57,12 @@ class Driver:
         self.job_dir = folder / "job"
         self.job_dir.mkdir()
         self.store = CheckpointStore(folder / "checkpoints")
-        console = Console(TASKS, folder / "logs", progress=False)
+        console = self.console = Console(TASKS, folder / "logs", progress=False)
         self.desk = RpcHandler(parts_of(TASKS, "none"), self.job_dir, self.store, console)
         self.server = CoordinatorServer("127.0.0.1", ours, self.desk)
         self.address = f"127.0.0.1:{self.server.port}"
         self.client = CoordinatorClient(self.address, self.agents)
         self.launch(1)
-        self._console = console
 
     def launch(self, number):
         self.desk.new_launch(number)
@@ -85,7 +86,7 @@ class Driver:
     def close(self):
         self.client.close()
         self.server.shutdown()
-        self._console.close()
+        self.console.close()
 
 
 @pytest.fixture(scope="module")
@@ -387,6 +388,49 @@ def test_an_agent_that_was_given_up_leaves_its_successors_result_alone(driver, t
         driver.client.upload(written("the old one"), result())
     assert (driver.job_dir / "result" / "value").read_text() == "the new one"
     assert driver.store.latest() == (None, [])
+
+
+def test_a_result_that_the_disk_refuses_is_kept_in_memory(driver, made, tmp_path):
+    with files_of_at_most(SIZE // 2):
+        driver.client.upload(made, result("model.keras"))
+    assert driver.desk.in_memory == {0: {"model.keras": made.read_bytes()}}
+    assert driver.left_over() == []
+    (warning,) = driver.console.warnings
+    assert f"the job's folder {driver.job_dir} on {socket.gethostname()}: File too" in warning
+    assert "What worker:0 returned is kept in this process's memory" in warning
+    (driver.job_dir / "result").touch()  # nor can it get its place
+    driver.client.upload(made, result("model.keras"))
+    assert driver.desk.in_memory == {0: {"model.keras": made.read_bytes()}}
+    (driver.job_dir / "result").unlink()
+    driver.client.upload(made, result("model.keras"))  # a later generation's
+    assert driver.desk.in_memory == {0: {}}
+    assert (driver.job_dir / "result" / "model.keras").read_bytes() == made.read_bytes()
+
+
+def test_what_the_disk_refuses_is_said_once_with_folder_and_host(driver, made, tmp_path):
+    refused = rf"can't write to checkpoint_dir='{driver.store.folder}' on {socket.gethostname()}: "
+
+    def send(step):
+        with (
+            files_of_at_most(SIZE // 2),
+            pytest.raises(flight.FlightServerError, match=f"{refused}File too large"),
+        ):
+            driver.client.upload(made, checkpoint(step))
+        return driver.console.warnings[-1]
+
+    assert "The checkpoint of epoch 0, step 1 was not stored; no checkpoint is there" in send(1)
+    driver.client.upload(made, checkpoint(2))
+    assert "epoch 0, step 3 was not stored; the newest is that of epoch 0, step 2 there" in send(3)
+    assert len(driver.console.warnings) == 1
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "log").write_bytes(bytes(SIZE))
+    with files_of_at_most(SIZE // 2):
+        Uploads(driver.client, sender())._send_new(events)
+    assert f"{driver.job_dir} on " in driver.console.warnings[1]
+    assert "Event files for TensorBoard are incomplete" in driver.console.warnings[1]
+    driver.console.close()
+    assert len(driver.console.warnings) == 2
 
 
 def test_files_that_grow_are_added_to_where_they_end(driver, tmp_path):

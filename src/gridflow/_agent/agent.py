@@ -30,6 +30,7 @@ from gridflow._agent.reporter import Reporter
 from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
 from gridflow._feed.store import SpoolWriter, records, size_of
+from gridflow._files.disks import is_refusal, refusal
 from gridflow._gpu import devices
 from gridflow._gpu.grant import SparkGpus, take
 from gridflow._spec import modules
@@ -120,7 +121,7 @@ class Agent:
             except OSError as error:
                 raise DataError(
                     f"no folder for the task's rows can be made in {root or 'the temporary folder'}"
-                    f" on this host. Choose another one with Spool(dir=…). ({error})"
+                    f" on {socket.gethostname()}. Choose another one with Spool(dir=…). ({error})"
                 ) from error
             self._run_in(folder, batches)
         if self._error is not None:
@@ -188,7 +189,7 @@ class Agent:
                 # The other thread waits for rows from the executor; the janitor deletes the rest.
                 os.kill(os.getpid(), signal.SIGKILL)
         except BaseException as error:  # noqa: BLE001 (raised again in the launcher's thread)
-            self._error = error
+            self._error = DataError(_refusal(folder, error)) if is_refusal(error) else error
         finally:
             self._closed.set()
             self._registered.set()
@@ -247,15 +248,16 @@ class Agent:
         if self.rank == 0 and not isinstance(gpus, str):
             self._notice_idle_gpus(gpus)
         try:
-            client.download({"kind": "function"}, folder / "function")
-            if payload.has_modules:
-                client.download({"kind": "modules"}, folder / "modules.zip")
-                modules.unpack(folder / "modules.zip", folder / "modules")
-            if is_complete:  # else the coordinator refuses: nothing to start
-                self._runner.prepare()
+            with self._reporting(folder):
+                client.download({"kind": "function"}, folder / "function")
+                if payload.has_modules:
+                    client.download({"kind": "modules"}, folder / "modules.zip")
+                    modules.unpack(folder / "modules.zip", folder / "modules")
+                if is_complete:  # else the coordinator refuses: nothing to start
+                    self._runner.prepare()
             self._registered.set()
             self._runner.begin_features()
-            self._obey_until_closed(self._heartbeat)
+            self._obey_until_closed(self._heartbeat, folder)
         finally:
             self._closed.set()
             self._runner.kill()
@@ -314,7 +316,7 @@ class Agent:
         if self._heartbeat is not None:
             self._heartbeat.wake()
 
-    def _obey_until_closed(self, heartbeat: Heartbeat) -> None:
+    def _obey_until_closed(self, heartbeat: Heartbeat, folder: Path) -> None:
         while not self._closed.is_set() and heartbeat.is_beating:
             self._runner.look()
             command = heartbeat.next_command()
@@ -323,7 +325,24 @@ class Agent:
             if isinstance(command, Close):
                 self._runner.leave()
                 return
-            self._runner.obey(command)
+            with self._reporting(folder):
+                self._runner.obey(command)
             self._busy_until = time.monotonic() + _QUIET_AFTER_SECONDS
         if heartbeat.error is not None:
             raise heartbeat.error
+
+    @contextlib.contextmanager
+    def _reporting(self, folder: Path) -> Iterator[None]:
+        """Report what the disk refuses as a failure of this task, not as the loss of its agent."""
+        try:
+            yield
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            self._runner.fail("data", _refusal(folder, error))
+
+
+def _refusal(folder: Path, error: BaseException) -> str:
+    assert isinstance(error, OSError)
+    words = refusal(f"the task's folder {folder}", error)
+    return f"{words}. Make room there, or choose another disk with Spool(dir=…) or spark.local.dir."

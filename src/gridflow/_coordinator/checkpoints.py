@@ -129,6 +129,13 @@ class CheckpointStore:
         return name
 
     @property
+    def newest(self) -> Place | None:
+        """The place of the newest checkpoint, None if there is none."""
+        with self._lock:
+            found = self._all()[-1:]
+        return found[0].place if found else None
+
+    @property
     def label(self) -> str | None:
         """The label of the newest checkpoint, None if it has none."""
         with self._lock:

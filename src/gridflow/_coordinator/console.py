@@ -68,7 +68,8 @@ class Console:
         progress: bool = True,
     ) -> None:
         self._tasks = tuple(tasks)
-        self._files = _LogFiles(self._tasks, folder, self.say)
+        self._warnings: dict[object, str] = {}
+        self._files = _LogFiles(self._tasks, folder, self.warn)
         self.paths = self._files.paths
         shown = {"all": self._tasks, "chief": self._tasks[:1], "none": ()}[logs]
         self._shown = frozenset(shown)
@@ -100,6 +101,18 @@ class Console:
     def say(self, text: str) -> None:
         """Print a message of the coordinator."""
         self._tell(partial(self._write, f"[gridflow] {printable(text)}"), len(text), lines=1)
+
+    def warn(self, what: object, text: str) -> None:
+        """Print what went wrong, once for each thing, and keep the latest for the result."""
+        is_new = what not in self._warnings
+        self._warnings[what] = text
+        if is_new:
+            self.say(text)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What went wrong without failing the job."""
+        return tuple(self._warnings.values())
 
     def progress(self, rank: int, report: Progress) -> None:
         """Move the bar."""
@@ -199,14 +212,14 @@ class _LogFiles:
     tasks : sequence of Task
     folder : Path or None
         None: no files.
-    say : callable
-        Tells the user.
+    warn : callable
+        Tells the user what went wrong with a task's file, or all.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], folder: Path | None, say: Callable[[str], None]
+        self, tasks: Sequence[Task], folder: Path | None, warn: Callable[[object, str], None]
     ) -> None:
-        self.folder, self._say = folder, say
+        self.folder, self._warn = folder, warn
         self.paths: dict[Task, Path] = {}
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +238,6 @@ class _LogFiles:
         self._missing: dict[Task, int] = {}
         #: Tasks whose last line is incomplete.
         self._torn: set[Task] = set()
-        self._is_reported: set[Task | None] = set()
 
     def keep(self, task: Task, lines: Sequence[str], cost: int) -> None:
         """Take lines; they are dropped only while the disk is stuck."""
@@ -235,12 +247,13 @@ class _LogFiles:
         limit = None if is_stuck else sys.maxsize
         self.outlet.put(task, partial(self._write, task, lines), cost, len(lines), limit)
         if is_stuck:
-            self._report(None, f"log files are delayed: the disk of {self.folder} is stuck")
+            self._warn("logs", f"log files are delayed: the disk of {self.folder} is stuck")
 
     def close(self) -> None:
         """Write what waits, and close the files."""
         if not self.outlet.close():
-            self._say(f"the ends of the log files are missing: the disk of {self.folder} is stuck")
+            words = f"the ends of the log files are missing: the disk of {self.folder} is stuck"
+            self._warn("ends of logs", words)
             return  # they are in use
         for file in self._files.values():
             with contextlib.suppress(OSError):  # NFS reports some errors only now
@@ -269,12 +282,7 @@ class _LogFiles:
             lost = min(len(lines), data.count(b"\n"))
             self._missing[task] = lost if is_begun else missing + len(lines)
             why = error.strerror or error
-            self._report(task, f"{task}: lines are missing from {self.paths[task]}: {why}")
-
-    def _report(self, what: Task | None, words: str) -> None:
-        if what not in self._is_reported:
-            self._is_reported.add(what)
-            self._say(words)
+            self._warn(task, f"{task}: lines are missing from {self.paths[task]}: {why}")
 
 
 def as_printed(line: str) -> str:

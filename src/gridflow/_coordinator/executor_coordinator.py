@@ -27,10 +27,12 @@ from gridflow._agent.executor import executor_above
 from gridflow._agent.folder import temporary_folder
 from gridflow._coordinator import record
 from gridflow._coordinator.console import Console
+from gridflow._coordinator.job_files import value_folder
 from gridflow._coordinator.loop import JobRun
 from gridflow._coordinator.recorded import NoStreams, RecordedRun
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.push import STREAM
+from gridflow._files.disks import refusal
 from gridflow._launch.spark.task import (
     gpus_of_this_task,
     place_of_this_task,
@@ -41,7 +43,7 @@ from gridflow._wire.server import inside
 from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, TaskLost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from gridflow._coordinator.job import PreparedJob
@@ -129,9 +131,15 @@ class InsideRun(RecordedRun):
         for row in rows:
             if row.kind == _FILE:
                 path = inside(job.job_dir, row.name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("ab" if path in began else "wb") as file:
-                    file.write(row.chunk)
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("ab" if path in began else "wb") as file:
+                        file.write(row.chunk)
+                except OSError as problem:
+                    words = refusal(f"the job's folder {job.job_dir}", problem)
+                    raise GridflowError(
+                        f"{words}: the job has ended, but its files are lost."
+                    ) from problem
                 began.add(path)
             elif row.kind == _ERROR:
                 error = cloudpickle.loads(bytes(row.chunk))
@@ -244,6 +252,7 @@ class _Keeper:
         )
         self._job, self._launcher = job, _Present()
         self._error: BaseException | None = None
+        self._in_memory: Mapping[int, Mapping[str, bytes]] = {}
         self._thread = threading.Thread(target=self._run, name="gridflow-inside", daemon=True)
         self._thread.start()
 
@@ -253,7 +262,9 @@ class _Keeper:
             threading.Thread(
                 target=self._end_streams, args=(run,), name="gridflow-inside-streams", daemon=True
             ).start()
-            record.write_outcome(self.folder, run.run())
+            outcome = run.run()
+            self._in_memory = outcome.in_memory
+            record.write_outcome(self.folder, outcome)
         except BaseException as error:  # noqa: BLE001 (raised again in the driver)
             self._error = error
 
@@ -289,6 +300,11 @@ class _Keeper:
                     yield _row(_FILE, name, file.read(_CHUNK_BYTES))
                     while chunk := file.read(_CHUNK_BYTES):
                         yield _row(_FILE, name, chunk)
+        for rank, files in self._in_memory.items():
+            for name, content in files.items():
+                path = (value_folder(self.folder, rank) / name).relative_to(self.folder)
+                for at in range(0, max(len(content), 1), _CHUNK_BYTES):
+                    yield _row(_FILE, path.as_posix(), content[at : at + _CHUNK_BYTES])
 
 
 def run_task(

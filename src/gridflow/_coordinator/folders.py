@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.procfs import began
 from gridflow._coordinator.record import read_result
+from gridflow._files.disks import writing_to, writing_to_temporary
 from gridflow._files.local import (
     check_no_links,
     check_own,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _log = logging.getLogger(__name__)
+#: What to do if a job's folder can't be made.
+ELSEWHERE: Final = "Make room there, or choose another folder with job_dir=."
 #: Names the driver's process in a job's folder.
 _DRIVER_FILE: Final = "driver.json"
 #: Held while a run with an id is in progress.
@@ -120,8 +123,15 @@ class _Driver:
 
 
 def default_folder() -> Path:
-    """Return the parent folder of jobs without a ``job_dir=``."""
-    return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
+    """Return the parent folder of jobs without a ``job_dir=``.
+
+    Raises
+    ------
+    InvalidArgument
+        No temporary folder can be written.
+    """
+    with writing_to_temporary():
+        return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
 
 
 def make_in_default(job: str, keep: int | None) -> Path:
@@ -129,13 +139,17 @@ def make_in_default(job: str, keep: int | None) -> Path:
 
     Raises
     ------
+    InvalidArgument
+        It can't be written.
     UnsafePath
         Another user made the default folder, or can write to it.
     """
-    folder = private_folder(default_folder())
-    if keep is not None:
-        prune(folder, keep)
-    return make(folder, job)
+    folder = default_folder()
+    with writing_to(f"the temporary folder {folder.parent}", f"{ELSEWHERE} TMPDIR names another."):
+        private_folder(folder)
+        if keep is not None:
+            prune(folder, keep)
+        return _make(folder, job)
 
 
 def make(folder: Path, job: str) -> Path:
@@ -143,9 +157,16 @@ def make(folder: Path, job: str) -> Path:
 
     Raises
     ------
+    InvalidArgument
+        It can't be written.
     UnsafePath
         Another user created its parent folder in a place where any user can.
     """
+    with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
+        return _make(folder, job)
+
+
+def _make(folder: Path, job: str) -> Path:
     make_folders(folder)
     path = folder / job
     path.mkdir(0o700)
@@ -165,7 +186,7 @@ def check(path: Path) -> None:
     UnsafePath
         Another user owns it or can write to it, or it contains links.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # using it will show that
         check_own(path)
         check_no_links(path)
 
@@ -191,6 +212,8 @@ class Claim:
     ------
     JobExists
         Another driver, or another job of this one, runs it.
+    InvalidArgument
+        It can't be written.
     UnsafePath
         Another user owns the run's folder or can write to it.
 
@@ -202,10 +225,11 @@ class Claim:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self.path = folder / run_id
-        make_folders(self.path, 0o700)
-        check(self.path)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._lock = os.open(self.path / _LOCK_FILE, flags, 0o600)
+        with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
+            make_folders(self.path, 0o700)
+            check(self.path)
+            self._lock = os.open(self.path / _LOCK_FILE, flags, 0o600)
         _claims.add(self)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,7 +242,8 @@ class Claim:
         except OSError:  # a file system without locks
             pass
         try:
-            _note_driver(self.path)
+            with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
+                _note_driver(self.path)
         except BaseException:
             self.release()
             raise

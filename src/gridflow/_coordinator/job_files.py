@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from gridflow._files.local import open_file
 from gridflow._wire import headers
 from gridflow._wire.server import inside
-from gridflow.errors import WireError
+from gridflow._wire.transfer import Spared
+from gridflow.errors import GridflowError, WireError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +41,16 @@ class JobFiles:
     job_dir : Path
     checkpoints : CheckpointStore
         They have a folder of their own.
+
+    Attributes
+    ----------
+    in_memory : dict of rank to dict of name to bytes
+        Files of results that the disk refused.
     """
 
     def __init__(self, job_dir: Path, checkpoints: CheckpointStore) -> None:
         self._job_dir, self._checkpoints = job_dir, checkpoints
+        self.in_memory: dict[int, dict[str, bytes]] = {}
         #: Held from checking a file's sender until the file has its name.
         self.lock = threading.Lock()
         for unfinished in job_dir.glob(f"{_INCOMING}*"):  # of a driver that was killed
@@ -62,14 +69,39 @@ class JobFiles:
         self._target(upload)
         return self._job_dir / f"{_INCOMING}{uuid.uuid4().hex}"
 
-    def keep(self, upload: Upload, path: Path) -> None:
+    def keep(self, upload: Upload, path: Path, spared: Spared | None = None) -> OSError | None:
         """Give a file its name; append to one that grows.
+
+        Returns
+        -------
+        OSError or None
+            Why a result stays in memory.
 
         Raises
         ------
         WireError
             The part before the new one is missing.
+        OSError
+            The disk refused another file.
         """
+        if not isinstance(upload, headers.ResultFile):
+            self._place(upload, path)
+            return None
+        if spared is None:
+            try:
+                self._place(upload, path)
+            except OSError as error:
+                if isinstance(error, GridflowError):
+                    raise
+                spared = Spared(path.read_bytes(), error)
+        of_rank = self.in_memory.setdefault(upload.rank, {})
+        of_rank.pop(upload.name, None)  # of an earlier generation
+        if spared is None:
+            return None
+        of_rank[upload.name] = spared.content
+        return spared.error
+
+    def _place(self, upload: Upload, path: Path) -> None:
         target = self._target(upload)
         target.parent.mkdir(parents=True, exist_ok=True)
         if not (isinstance(upload, headers.EventFile) and upload.offset):

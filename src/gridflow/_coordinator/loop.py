@@ -20,6 +20,7 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator import record
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
+from gridflow._coordinator.folders import ELSEWHERE
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
@@ -27,6 +28,7 @@ from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stream_control import StreamControl
+from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
 from gridflow._spec import strategies
 from gridflow._spec.backends import needed
@@ -76,9 +78,10 @@ class JobRun:
         spec, training = job.spec, job.spec.training
         self.spec = spec
         self._num_workers = spec.num_workers
-        self._console = Console(
-            spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
-        )
+        with writing_to(f"the job's folder {job.job_dir}", ELSEWHERE):
+            self._console = Console(
+                spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
+            )
         try:
             self._checkpoints = store_of(
                 job.checkpoint_dir,
@@ -135,14 +138,17 @@ class JobRun:
                 self._note_end(began, error)
                 raise
             self._settle(began, outcome)
-            return outcome
+            return replace(outcome, warnings=self._console.warnings)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Release the checkpoints' folder; then close logs and output."""
+        """Release the checkpoints' folder; then close logs and output. Warn of what went wrong."""
         self._clean_up("can't release checkpoint_dir=", self._checkpoints.close)
         self._clean_up("can't close the logs", self._console.close)
+        for words in self._console.warnings:
+            with contextlib.suppress(Warning):  # if the user turns warnings into errors
+                warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
 
     def _settle(self, began: float, outcome: Outcome) -> None:
         """Finish after success; the result counts, even if some of this fails.
@@ -150,13 +156,14 @@ class JobRun:
         The checkpoints are deleted last, so that a killed driver finds them or the result. Those
         of a training that ended with NaN stay: they have the last weights that are of use.
         """
-        is_known = True
-        if self.job.run_id is not None:
+        is_known = not outcome.in_memory
+        if is_known and self.job.run_id is not None:
             is_known = self._clean_up(
                 "can't keep the result for another start with this run_id",
                 lambda: record.write_outcome(self.job.job_dir, outcome),
             )
-        if is_known:  # with result.json alone, such a start would neither train nor have a result
+        # With result.json alone, such a start would neither train nor have a result.
+        if is_known or self.job.run_id is None:
             is_known = self._note_end(began, None)
         if outcome.not_finite is not None:
             place = self.job.checkpoint_mirror
@@ -182,6 +189,7 @@ class JobRun:
             desk.history,
             desk.last_step,
             self._not_finite(),
+            self._console.warnings,
         )
         return self._clean_up(
             f"can't write {record.RESULT}",
@@ -193,10 +201,7 @@ class JobRun:
         try:
             step()
         except Exception as error:  # noqa: BLE001 (stores and launchers raise errors of all kinds)
-            words = f"{problem}: {error}"
-            self._console.say(words)
-            with contextlib.suppress(Warning):  # if the user turns warnings into errors
-                warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
+            self._console.warn(problem, f"{problem}: {error}")
             return False
         return True
 
@@ -211,8 +216,9 @@ class JobRun:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
             self.streams.identity = agents
-            write_whole(function, job.program)
-            write_whole(modules, job.modules)
+            with writing_to(f"the job's folder {job.job_dir}", ELSEWHERE):
+                write_whole(function, job.program)
+                write_whole(modules, job.modules)
             server = listen(job.network, ours, self._desk)
             try:
                 self._loop(self._payload(agents, server.port))
@@ -483,6 +489,8 @@ class JobRun:
             tensorboard_url=self._desk.tensorboard_url,
             evaluation=self._desk.evaluation,
             not_finite=self._not_finite(),
+            warnings=self._console.warnings,
+            in_memory=self._desk.in_memory,
         )
 
     def _not_finite(self) -> str | None:

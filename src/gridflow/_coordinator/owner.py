@@ -14,6 +14,7 @@ import socket
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._files.disks import refusal
 from gridflow._files.local import make_folders
 from gridflow.errors import InvalidArgument, JobExists, UnsafePath
 
@@ -88,9 +89,8 @@ class FolderLock:
                 self.release()
             if isinstance(error, UnsafePath):
                 raise
-            why = str(error.strerror or error).rstrip(".")
             raise InvalidArgument(
-                f"can't write to checkpoint_dir={str(folder)!r}: {why}. Use a folder in which "
+                f"{refusal(f'checkpoint_dir={str(folder)!r}', error)}. Use a folder in which "
                 "this process may create files."
             ) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +47,9 @@ class Outcome:
     tensorboard_url: str | None
     evaluation: dict[Place, dict[str, float]]
     not_finite: str | None = None
+    warnings: tuple[str, ...] = ()
+    #: Files of results that the disk refused, by rank and name.
+    in_memory: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Ending:
         Of the chief.
     not_finite : str or None
         What was NaN or infinite when training ended.
+    warnings : sequence of str
+        What went wrong without failing the job.
     """
 
     began: float
@@ -74,6 +79,7 @@ class Ending:
     history: Mapping[tuple[int, int], Mapping[str, float]]
     last_step: Progress | None
     not_finite: str | None = None
+    warnings: Sequence[str] = ()
 
 
 def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
@@ -100,6 +106,7 @@ def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
         "place": _place(ending.last_step),
         "history": _finite(history[max(history)]) if history else {},
         "not_finite": ending.not_finite,
+        "warnings": list(ending.warnings),
     }
 
 
@@ -170,6 +177,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
         "logs": {str(task): path.name for task, path in outcome.log_paths.items()},
         "evaluation": [[*place, logs] for place, logs in outcome.evaluation.items()],
         "not_finite": outcome.not_finite,
+        "warnings": list(outcome.warnings),
     }
     write(folder, OUTCOME, content)
 
@@ -198,6 +206,7 @@ def read_outcome(folder: Path) -> Outcome:
             tensorboard_url=None,
             evaluation={Place(*place): logs for *place, logs in content["evaluation"]},
             not_finite=content.get("not_finite"),
+            warnings=tuple(content.get("warnings", ())),
         )
     except UnsafePath:
         raise

@@ -25,6 +25,7 @@ from gridflow._coordinator.steps import RETURNED
 from gridflow._coordinator.stops import Stops
 from gridflow._coordinator.streams import LaunchStreams
 from gridflow._feed.ledger import DatasetCounts, Ledger
+from gridflow._files.disks import refusal
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, headers, ranks, reports
 from gridflow._wire.clock import Clock
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gridflow._wire.commands import Command
     from gridflow._wire.headers import Sender
     from gridflow._wire.messages import Report
+    from gridflow._wire.transfer import Spared
 
 
 _ALIKE: Final = (
@@ -277,7 +279,9 @@ class RpcHandler:
             raise WireError(f"no rank was asked to lend rows of {upload.name!r}.")
         return self._files.incoming(upload)
 
-    def file_received(self, header: dict[str, Any], path: Path) -> None:
+    def file_received(
+        self, header: dict[str, Any], path: Path, spared: Spared | None = None
+    ) -> None:
         """Commit a complete file, unless its sender was given up meanwhile."""
         upload = headers.UPLOADS.decode(header)
         if isinstance(upload, headers.CheckpointFile):
@@ -293,11 +297,50 @@ class RpcHandler:
         # Not under the lock of reports: disks may be slow.
         with self._files.lock:
             self._refuse_strangers(upload)
-            self._files.keep(upload, path)
+            refused = self._files.keep(upload, path, spared)
+        if refused is not None:
+            task = self._tasks[upload.rank]
+            self._console.warn(
+                ("result", task),
+                f"{refusal(self._job_folder, refused)}. What {task} returned is kept in this "
+                "process's memory: it is in the result, but not in that folder",
+            )
         if isinstance(upload, headers.LoanFile):
             with self._lock:
                 if self._is_present(upload):
                     self._settle(self._rows.arrived(upload.name))
+
+    def disk_refused(self, header: dict[str, Any], error: OSError) -> str:
+        """Return what to tell the sender of a file that can't be written; warn the user."""
+        upload = headers.UPLOADS.decode(header)
+        if isinstance(upload, headers.CheckpointFile):
+            words = refusal(self._checkpoint_folder, error)
+            newest = self._checkpoints.newest
+            kept = "no checkpoint is" if newest is None else f"the newest is that of {newest}"
+            self._console.warn(
+                "checkpoints",
+                f"{words}. The checkpoint of {upload.place} was not stored; {kept} there",
+            )
+            return words
+        words = refusal(self._job_folder, error)
+        if isinstance(upload, headers.EventFile):
+            self._console.warn("events", f"{words}. Event files for TensorBoard are incomplete")
+        return words
+
+    @property
+    def in_memory(self) -> dict[int, dict[str, bytes]]:
+        """The files of results that the disk refused, by rank and name."""
+        return self._files.in_memory
+
+    @property
+    def _job_folder(self) -> str:
+        return f"the job's folder {self.job_dir}"
+
+    @property
+    def _checkpoint_folder(self) -> str:
+        folder = self._checkpoints.folder
+        is_own = folder.is_relative_to(self.job_dir)
+        return self._job_folder if is_own else f"checkpoint_dir={str(folder)!r}"
 
     def _refuse_strangers(self, sender: Sender) -> None:
         with self._lock:

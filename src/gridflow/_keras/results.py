@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
+from gridflow._files.disks import is_refusal, refusal
 from gridflow._files.local import open_own
 from gridflow._keras.patches import private_parts
 from gridflow.errors import (
@@ -204,10 +205,10 @@ def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
     try:
         model.save(path)
     except Exception as error:
-        name = type(model).__name__
+        advice = "A custom model class needs get_config(); or return model.get_weights()."
         raise InvalidArgument(
-            f"the model that the training function returned ({name}) can't be saved: {error} "
-            "A custom model class needs get_config(); or return model.get_weights()."
+            f"the model that the training function returned ({type(model).__name__}) can't be "
+            f"saved: {_why(error, path, advice)}"
         ) from error
     return {"kind": flavour, "files": [path.name], **described(model)}
 
@@ -337,12 +338,21 @@ def _pickle(value: Any, path: Path, most: int | None) -> int:
             _Pickler(measured).dump(value)
     except Exception as error:
         path.unlink(missing_ok=True)
+        advice = (
+            "Return a model, a History, or plain values (numbers, arrays, dicts of them); convert "
+            "a tensor with .numpy()."
+        )
         raise InvalidArgument(
             f"the return value of the training function ({type(value).__name__}) can't be pickled: "
-            f"{error} Return a model, a History, or plain values (numbers, arrays, dicts of them); "
-            "convert a tensor with .numpy()."
+            f"{_why(error, path, advice)}"
         ) from error
     return measured.size
+
+
+def _why(error: Exception, path: Path, advice: str) -> str:
+    if isinstance(error, OSError) and is_refusal(error):
+        return f"{refusal(str(path.parent), error)}."
+    return f"{error} {advice}"
 
 
 def _unpickled(path: Path) -> Any:

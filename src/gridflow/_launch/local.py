@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.folder import temporary_folder
+from gridflow._files.disks import writing_to_temporary
 from gridflow._gpu.grant import check_host
 from gridflow._launch.base import Placement
 from gridflow._launch.local_agents import AgentProcess
@@ -77,13 +78,21 @@ class LocalLauncher:
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> LocalLaunch:
-        """Start the agents from the caller's thread, as they end with that thread."""
+        """Start the agents from the caller's thread, as they end with that thread.
+
+        Raises
+        ------
+        InvalidArgument
+            The temporary folder can't be written.
+        """
         if self._rows is None:
-            folder = self._stack.enter_context(temporary_folder(f"gridflow-{payload.job}-data-"))
-            fed = payload.spec.fed
-            kept = payload.spec.feed.columns
-            source = self._source_of(data)
-            self._rows = source.deal(len(fed), folder, kept) if data and fed else []
+            with writing_to_temporary():
+                prefix = f"gridflow-{payload.job}-data-"
+                folder = self._stack.enter_context(temporary_folder(prefix))
+                fed = payload.spec.fed
+                kept = payload.spec.feed.columns
+                source = self._source_of(data)
+                self._rows = source.deal(len(fed), folder, kept) if data and fed else []
         return LocalLaunch(payload, self._rows, listener)
 
     def _source_of(self, data: Mapping[str, Any]) -> ArraySource:

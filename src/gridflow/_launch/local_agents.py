@@ -28,6 +28,7 @@ from gridflow._agent.forkserver import messages
 from gridflow._agent.forkserver.agents import CODE
 from gridflow._agent.forkserver.fingerprint import matters
 from gridflow._agent.procfs import began, umask
+from gridflow._files.disks import writing_to_temporary
 
 if TYPE_CHECKING:
     from gridflow._feed.ingest.arrays import FileRows
@@ -54,7 +55,8 @@ class AgentProcess:
     """
 
     def __init__(self, payload: AgentPayload, rank: int, rows: FileRows | None) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `words`)
+        with writing_to_temporary():
+            self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`words` closes it)
         read, write = os.pipe()
         with contextlib.closing(open(write, "wb")) as pipe:  # noqa: PTH123 (a descriptor)
             try:

@@ -7,8 +7,8 @@ this code runs.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import socket
 import threading
 from pathlib import Path, PurePosixPath
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from gridflow._files.disks import is_refusal
 from gridflow._files.local import open_file, open_own
 from gridflow._wire import mutual_tls
 from gridflow._wire.headers import AN_AGENT
 from gridflow._wire.messages import read
 from gridflow._wire.mutual_tls import telling_why
-from gridflow._wire.transfer import CHUNK_SCHEMA, chunks, receive
+from gridflow._wire.transfer import CHUNK_SCHEMA, IncomingFile, chunks, receive
 from gridflow.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
     from gridflow._spec.network import Network
     from gridflow._wire.identity import Identity
+    from gridflow._wire.transfer import Spared
 
 _CODE: Final = frozenset({"function", "modules"})
+#: Kept in memory if the disk refuses it: it is what the whole training was for.
+_SPARED: Final = "result"
 _binding = threading.Lock()
 
 
@@ -50,8 +54,17 @@ class Handler(Protocol):
         """Return a temporary path to write an arriving file to."""
         ...
 
-    def file_received(self, header: dict[str, Any], path: Path) -> None:
-        """Commit a file that arrived complete. Its temporary path is deleted afterwards."""
+    def file_received(
+        self, header: dict[str, Any], path: Path, spared: Spared | None = None
+    ) -> None:
+        """Commit a file that arrived complete. Its temporary path is deleted afterwards.
+
+        What the disk has refused isn't at the path, but in memory.
+        """
+        ...
+
+    def disk_refused(self, header: dict[str, Any], error: OSError) -> str:
+        """Return what to tell the sender of a file that can't be written here."""
         ...
 
     def find_file(self, header: dict[str, Any]) -> Path:
@@ -95,13 +108,18 @@ class CoordinatorServer(mutual_tls.JobServer):
             header = read(AN_AGENT, descriptor.command)
             path = self._handler.receive_file(header)
             try:
-                with open_file(path, "wb") as file:
+                with IncomingFile(path, spares=header["kind"] == _SPARED) as file:
                     receive(reader, file, AN_AGENT)
-                    file.flush()
-                    os.fsync(file.fileno())
-                self._handler.file_received(header, path)
+                    spared = file.finish()
+                self._handler.file_received(header, path, spared)
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+                words = self._handler.disk_refused(header, error)
+                raise flight.FlightServerError(words) from error
             finally:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a read-only disk says so even if it's missing
+                    path.unlink(missing_ok=True)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Send a file."""

@@ -6,20 +6,27 @@ the last message carries the file's size and checksum, and a file without it is 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import zlib
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import pyarrow as pa
 
+from gridflow._files.local import open_file
 from gridflow._spec.place import Count
 from gridflow._wire.messages import parse, read
-from gridflow.errors import WireError
+from gridflow.errors import GridflowError, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from _typeshed import ReadableBuffer
 
 CHUNK_SCHEMA: Final = pa.schema([("chunk", pa.binary())])
 _CHUNK_BYTES: Final = 1 << 20
@@ -64,7 +71,99 @@ def chunks(file: IO[bytes], offset: int = 0) -> Iterator[tuple[pa.RecordBatch, p
     yield pa.record_batch([pa.array([], pa.binary())], schema=CHUNK_SCHEMA), pa.py_buffer(end)
 
 
-def receive(stream: Iterable[Any], file: IO[bytes], sender: str) -> int:
+@dataclass(frozen=True)
+class Spared:
+    """A file that is in memory because of a disk.
+
+    Attributes
+    ----------
+    content : bytes
+    error : OSError
+        How the disk refused it.
+    """
+
+    content: bytes
+    error: OSError
+
+
+class IncomingFile:
+    """Writes an arriving file to its path; closed, it is on the disk or in memory.
+
+    Parameters
+    ----------
+    path : Path
+    spares : bool
+        Whether to keep the file in memory if the disk refuses it. Otherwise that is an error.
+
+    Raises
+    ------
+    OSError
+        The disk refused it.
+    """
+
+    def __init__(self, path: Path, *, spares: bool) -> None:
+        self._path, self._spares = path, spares
+        self._file: io.FileIO | None = None
+        self._written = 0
+        self._memory = io.BytesIO()
+        self._error: OSError | None = None
+        try:
+            # Unbuffered: what a full disk has refused isn't written again at the end.
+            self._file = open_file(path, "w+b", buffering=0)  # type: ignore[assignment]
+        except OSError as error:
+            self._spare(error)
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Write some bytes, all of them."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        if self._file is not None:
+            try:
+                while rest:
+                    done = self._file.write(rest)
+                    self._written += done
+                    rest = rest[done:]
+            except OSError as error:
+                self._spare(error)
+        self._memory.write(rest)
+        return size
+
+    def finish(self) -> Spared | None:
+        """Make the complete file durable; return it if it is in memory."""
+        if self._file is not None:
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._spare(error)
+        return None if self._error is None else Spared(self._memory.getvalue(), self._error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _spare(self, error: OSError) -> None:
+        """Go on in memory, with what is on the disk; leave its room to others."""
+        if not self._spares or isinstance(error, GridflowError):
+            raise error
+        self._error, file, self._file = error, self._file, None
+        if file is not None:
+            with file:
+                file.seek(0)
+                self._memory.write(file.read(self._written))
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+
+def receive(stream: Iterable[Any], file: IO[bytes] | IncomingFile, sender: str) -> int:
     """Write an arriving file; return its size in bytes once it is complete.
 
     Parameters

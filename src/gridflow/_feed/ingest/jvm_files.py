@@ -17,7 +17,6 @@ usual.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import shutil
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._feed.ingest.base import RankRows
 from gridflow._feed.ingest.packing import can_pack
 from gridflow._feed.store.segment import Segment
+from gridflow._files.disks import FULL
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Task:
 
 def os_error(words: str) -> OSError:
     """Return the system error that Java has reported."""
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    for number in sorted(FULL):
         if os.strerror(number) in words:
             return OSError(number, os.strerror(number))
     return OSError(f"Spark's task could not write its rows: {words}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import shutil
 from collections import deque
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.store import segment as files
 from gridflow._feed.store.segment import Located, Segment
+from gridflow._files.disks import is_refusal
 from gridflow.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ __all__ = ["Retention", "SegmentWriter", "WrittenSegment", "disk_explained"]
 #: A link keeps the whole file: rows that are less of it than this part are copied, so that the
 #: files that are kept are never larger than what they are counted as by more than this.
 _LEAST_PART: Final = 5
-_DISK_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Retention(enum.Enum):
@@ -209,7 +208,7 @@ def disk_explained(folder: Path, retention: Retention, needed: int = 0) -> Itera
         yield
     except OSError as error:
         # Who pushes rows is told of any error; an agent that can't write fails with its own.
-        if retention is Retention.KEEP and error.errno not in _DISK_FULL:
+        if retention is Retention.KEEP and not is_refusal(error):
             raise
         place = folder
         while not place.exists() and place != place.parent:

@@ -67,7 +67,9 @@ class CompressionTest {
     assertEquals(0, compression.decompress(InputStream.nullInputStream()).readAllBytes().length);
   }
 
-  /** Two compressed streams, the second one damaged: all bytes are read, or none is without error. */
+  /**
+   * Two compressed streams, the second one damaged: all bytes are read, or none is without error.
+   */
   @ParameterizedTest
   @EnumSource(
       value = Compression.class,
