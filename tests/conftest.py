@@ -27,6 +27,7 @@ pytest_plugins = (
     "suite.cluster",
     "suite.deadline",
     "suite.garbage",
+    "suite.reach",
     "suite.times",
     "suite.schedule",
     "suite.selection",  # behind those that it imports, and so the first to see all tests
