@@ -94,11 +94,10 @@ class JobFiles:
                 if isinstance(error, GridflowError):
                     raise
                 spared = Spared(path.read_bytes(), error)
-        of_rank = self.in_memory.setdefault(upload.rank, {})
-        of_rank.pop(upload.name, None)  # of an earlier generation
+        self.in_memory.pop(upload.rank, None)  # of an earlier generation
         if spared is None:
             return None
-        of_rank[upload.name] = spared.content
+        self.in_memory[upload.rank] = {upload.name: spared.content}
         return spared.error
 
     def _place(self, upload: Upload, path: Path) -> None:
