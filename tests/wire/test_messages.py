@@ -58,6 +58,8 @@ def values_of(hint):
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=3)
+    if origin is tuple and ... not in arguments:
+        return st.tuples(*map(values_of, arguments))
     if origin is tuple:
         return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
     if origin is dict:
