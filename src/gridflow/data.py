@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gridflow._feed.ingest.files.catalogue import Catalogue
     from gridflow._feed.ingest.files.opening import Group
     from gridflow._feed.plan.epochs import Tail
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
     from gridflow._files.listing import Paths
     from gridflow._keras.data_service import ServiceAccount
     from gridflow._spec.data_service import Sharding
@@ -45,7 +45,7 @@ def parquet_dataset(
     batch_size: int,
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     strategy: Any = None,
     nulls: str | Mapping[str, Any] = "error",
     filesystem: Any = None,
@@ -87,7 +87,7 @@ def tfrecord_dataset(
     batch_size: int,
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     strategy: Any = None,
     spec: Mapping[str, Any] | None = None,
     compression: str | None = None,

@@ -50,6 +50,12 @@ def test_stacked_columns_lie_beside_each_other_as_float32():
         ({"features": [[]]}, InvalidArgument, "features has"),
         ({"features": 3}, InvalidArgument, "got 3"),
         ({"features": "a", "sample_weight": "b"}, InvalidArgument, "needs a label"),
+        (
+            {"features": "a", "label": ["b", "v"], "sample_weight": {"b": "a"}},
+            InvalidArgument,
+            r"a column for each of them: {'b': '…', 'v': '…'}.*got sample_weight={'b': 'a'}",
+        ),
+        ({"features": "a", "label": "b", "sample_weight": {"b": "a"}}, InvalidArgument, "several"),
         ({"features": "free"}, DataError, "the length of the arrays in column 'free'"),
     ],
 )

@@ -199,6 +199,11 @@ HEALTHY = {
         "compute_output_spec",
         "lambda self, inputs: inputs['x']",
     ),
+    "weights by name": (
+        "keras.src.trainers.compile_utils:CompileLoss",
+        "call",
+        "lambda self, y, y_pred, weights: self._flat_losses[0].loss(y, y_pred, weights)",
+    ),
     "building draws no batch": (
         "trainer",
         None,

@@ -167,6 +167,82 @@ def test_several_inputs_and_outputs_on_two_workers(rows):
         fitted.transform(rows, {fitted.predictionCol: ["y", "p"]})
 
 
+def test_weights_by_output_equal_those_of_plain_keras(rows):
+    est = estimator(
+        model=two_outputs,
+        featuresCol={"pair": ["a", "b"], "c": "c"},
+        labelCol={"amount": "y", "kind": "kind"},
+        weightCol={"kind": "w", "amount": "a"},
+        optimizer="sgd",
+        loss={"amount": "mse", "kind": "sparse_categorical_crossentropy"},
+        epochs=2,
+        batchSize=240,
+    )
+    fitted = est.fit(rows)
+    model = two_outputs()
+    model.compile("sgd", ["mse", "sparse_categorical_crossentropy"])
+    x, y, kind, w = (
+        collected(rows, *names) for names in (("a", "b", "c"), ("y",), ("kind",), ("a", "w"))
+    )
+    plain = model.fit(
+        [x[:, :2], x[:, 2:]],
+        [y, kind],
+        sample_weight=[w[:, 0], w[:, 1]],
+        batch_size=240,
+        epochs=2,
+        verbose=0,
+    )
+    np.testing.assert_allclose(fitted.summary.history["loss"], plain.history["loss"], atol=1e-5)
+    with pytest.raises(errors.InvalidArgument, match="no output 'sort'"):
+        est.copy({est.model: model, est.weightCol: {"kind": "w", "sort": "a"}}).fit(rows)
+
+
+def test_class_weights_and_early_stopping_equal_those_of_plain_keras(rows):
+    import keras
+
+    def made():
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+        model.compile(keras.optimizers.SGD(40.0), "binary_crossentropy")
+        return model
+
+    est = estimator(
+        model=made(),
+        labelCol="kind",
+        classWeight={0: 1.0, 1: 3.0},
+        validationIndicatorCol="is_validation",
+        earlyStopping=("val_loss", 1),
+        epochs=20,
+        batchSize=240,
+    )
+    fitted = est.fit(rows)
+    x, y, held = (
+        collected(rows, *names) for names in (("a", "b", "c"), ("kind",), ("is_validation",))
+    )
+    held = held[:, 0].astype(bool)
+    model = made()
+    plain = model.fit(
+        x[~held],
+        y[~held],
+        batch_size=240,
+        epochs=20,
+        verbose=0,
+        class_weight={0: 1.0, 1: 3.0},
+        validation_data=(x[held], y[held]),
+        callbacks=[keras.callbacks.EarlyStopping(patience=1, restore_best_weights=True)],
+    )
+    assert len(plain.history["loss"]) < 20
+    for name, values in plain.history.items():
+        np.testing.assert_allclose(fitted.summary.history[name], values, rtol=1e-4)
+    kept = fitted.trainedModel.load().get_weights()
+    for found, expected in zip(kept, model.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    with pytest.raises(errors.InvalidArgument, match="needs rows to validate with.*'loss'"):
+        est.copy().setValidationIndicatorCol(None).fit(rows)
+    with pytest.raises(errors.InvalidArgument, match="models with one output"):
+        est.setLabelCol(["kind", "y"]).fit(rows)
+
+
 def classifier():
     import keras
 

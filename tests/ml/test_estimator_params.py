@@ -70,6 +70,13 @@ def test_params_are_those_of_spark():
         ({"gpus": 0.7}, errors.InvalidArgument, "gpus must be a whole number of GPUs"),
         ({"distributor": object()}, TypeError, "a dict of what TensorflowDistributor takes"),
         ({"customObjects": [1]}, TypeError, "maps names to classes"),
+        ({"weightCol": {"a": ["w", "v"]}}, TypeError, 'value given for param "weightCol"'),
+        ({"classWeight": [1, 2]}, TypeError, "it maps classes to weights"),
+        ({"classWeight": {0: -1}}, errors.InvalidArgument, "at least 0; got -1 for class 0"),
+        ({"classWeight": {"a": 1}}, (TypeError, ValueError), "classWeight|'a'"),
+        ({"earlyStopping": "loss"}, TypeError, r"such as \('val_loss', 3\)"),
+        ({"earlyStopping": ("loss", -1)}, errors.InvalidArgument, "patience .* at least 0; got -1"),
+        ({"earlyStopping": ("loss", 1, "most")}, errors.InvalidArgument, "mode"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_at_once(params, error, text):

@@ -26,10 +26,12 @@ from gridflow.errors import DataError, InvalidArgument, SchemaError, did_you_mea
 if TYPE_CHECKING:
     from gridflow._feed.normalize import TensorSpec
 
-__all__ = ["Columns", "Selection", "Tensor", "named", "refuse_left_out", "select"]
+__all__ = ["Columns", "Selection", "Tensor", "Weights", "named", "refuse_left_out", "select"]
 
 #: The forms of ``features`` and ``label``, see the table in the module's docstring.
 Columns = str | Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]]
+#: The form of ``sample_weight``: a column, or one for each label, by the label's name.
+Weights = str | Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def select(
     specs: Mapping[str, TensorSpec],
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     dataset: str = "data",
 ) -> Selection:
     """Find the columns.
@@ -167,7 +169,7 @@ def select(
     features, label
         See the table in the module's docstring; without a label, there is only x.
     sample_weight
-        A column with one number per row; requires a label.
+        A column with one number per row; or a dict with one for each label. Requires a label.
     dataset
         Its name, for errors.
 
@@ -178,11 +180,8 @@ def select(
     InvalidArgument
         The form isn't in the table.
     """
-    if sample_weight is not None and (label is None or not isinstance(sample_weight, str)):
-        raise InvalidArgument(
-            f"sample_weight must be one column and needs a label, whose loss it weights; got "
-            f"sample_weight={sample_weight!r}, label={label!r}."
-        )
+    if sample_weight is not None:
+        _check_weights(sample_weight, label)
     tensors: list[Tensor] = []
 
     def add(columns: object, argument: str) -> int:
@@ -207,8 +206,25 @@ def select(
     if label is not None:
         parts.append(part(label, "label"))
     if sample_weight is not None:
-        parts.append(add(sample_weight, "sample_weight"))
+        parts.append(part(sample_weight, "sample_weight"))
     return Selection(tuple(parts), tuple(tensors))
+
+
+def _check_weights(sample_weight: object, label: Columns | None) -> None:
+    if isinstance(sample_weight, str) and label is not None:
+        return
+    labels: list[str] = []
+    if isinstance(label, Mapping) or (isinstance(label, list | tuple) and len(label) > 1):
+        labels = [str(name) for name in label]
+    weights = sample_weight if isinstance(sample_weight, Mapping) else {}
+    is_by_label = set(weights) == set(labels) != set()
+    if is_by_label and all(isinstance(column, str) for column in weights.values()):
+        return
+    raise InvalidArgument(
+        "sample_weight must be one column, or for several labels a dict with a column for each of "
+        f"them: {dict.fromkeys(labels or ['a', 'b'], '…')}. It needs a label, whose loss it "
+        f"weights; got sample_weight={sample_weight!r}, label={label!r}."
+    )
 
 
 def _tensor(

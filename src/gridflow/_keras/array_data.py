@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.plan.epochs import Tail
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
 
 
 class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
@@ -215,7 +215,7 @@ def make(
     *,
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     backend: str,
     is_alone: bool,
     own_rows: Sequence[int],

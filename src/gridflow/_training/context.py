@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.plan.epochs import Tail
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
     from gridflow._files.listing import Paths
     from gridflow._files.parts import FilePart
     from gridflow._spec.cluster import ClusterSpec, Task
@@ -148,7 +148,7 @@ class TrainingContext:
         batch_size: int,
         features: Columns,
         label: Columns | None = None,
-        sample_weight: str | None = None,
+        sample_weight: Weights | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
         tail: Tail = "spread",
@@ -175,8 +175,9 @@ class TrainingContext:
             columns is stacked into one float32 matrix. ``[["a", "b"]]``: one stacked matrix.
         label : str, list or dict, optional
             In the same form as `features`.
-        sample_weight : str, optional
-            A numeric column.
+        sample_weight : str or dict of str to str, optional
+            A numeric column; or for several labels a dict with one for each, by the label's name:
+            ``{"price": "w", "kind": "w2"}``.
         shuffle : bool, optional
             Whether to reshuffle in each epoch. Default: True for ``"train"``, False for any other
             name.
@@ -329,7 +330,7 @@ class TrainingContext:
         batch_size: int,
         features: Columns,
         label: Columns | None = None,
-        sample_weight: str | None = None,
+        sample_weight: Weights | None = None,
         name: str = "train",
         nulls: str | Mapping[str, Any] = "error",
         shuffle: bool | None = None,
@@ -388,7 +389,7 @@ class TrainingContext:
         batch_size: int,
         features: Columns,
         label: Columns | None = None,
-        sample_weight: str | None = None,
+        sample_weight: Weights | None = None,
         name: str = "train",
         spec: Mapping[str, Any] | None = None,
         compression: str | None = None,
@@ -431,7 +432,7 @@ class TrainingContext:
         *,
         features: Columns,
         label: Columns | None = None,
-        sample_weight: str | None = None,
+        sample_weight: Weights | None = None,
         tail: Tail = "spread",
         map: Callable[..., Any] | None = None,  # noqa: A002 (that of tf.data)
         prefetch: int | None = None,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.dataset.source import Source
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
 
 __all__ = ["distribute", "formed"]
 
@@ -142,7 +142,7 @@ def distribute(
     *,
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     prefetch: int = 2,
     own_rows: Sequence[int] | Callable[[], Sequence[int]] | None = None,
     **options: Any,

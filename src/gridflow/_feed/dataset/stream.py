@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gridflow._feed.plan.streams import StreamGrant
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
 
 __all__ = ["StreamProgress", "StreamSource", "distribute", "of_stream"]
 
@@ -345,7 +345,7 @@ def of_stream(
     *,
     features: Columns,
     label: Columns | None = None,
-    sample_weight: str | None = None,
+    sample_weight: Weights | None = None,
     **options: Any,
 ) -> StreamSource:
     """Return the source of a stream that has at least one row; options are its fields."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow._feed.normalize import TensorSpec
-    from gridflow._feed.selection import Columns, Selection, Tensor
+    from gridflow._feed.selection import Columns, Selection, Tensor, Weights
 
 #: Rows in the shuffle buffer; fewer if they are so large that they would fill the memory.
 _WINDOW_ROWS: Final = 65_536
@@ -204,7 +204,7 @@ def make(
     *,
     features: Columns,
     label: Columns | None,
-    sample_weight: str | None,
+    sample_weight: Weights | None,
     batch_size: int,
     shuffle: bool,
     seed: int,

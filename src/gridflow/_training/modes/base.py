@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._feed.ingest.files.reader import FileReader
     from gridflow._feed.plan.epochs import Tail
-    from gridflow._feed.selection import Columns
+    from gridflow._feed.selection import Columns, Weights
     from gridflow._feed.store import SpoolReader
     from gridflow._training.process import TaskProcess
 
@@ -43,7 +43,7 @@ class DatasetRequest:
     batch_size: int
     features: Columns
     label: Columns | None = None
-    sample_weight: str | None = None
+    sample_weight: Weights | None = None
     shuffle: bool | None = None
     seed: int | None = None
     tail: Tail = "spread"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.ml import Estimator
@@ -18,12 +19,12 @@ from gridflow._spec.arguments import refuse_moved
 from gridflow._spec.roles import EVALUATOR
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
-from gridflow.ml.estimator.model import KerasModel, lists_of, single_precision
+from gridflow.ml.estimator.model import KerasModel, class_of, lists_of, single_precision
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -36,6 +37,8 @@ _OWN_PARAMS: Final = {
     "checkpoint_dir": "checkpointDir",
     "seed": "seed",
 }
+#: The column with the weights of rows by their classes.
+_CLASS_WEIGHT: Final = "_gridflow_class_weight"
 #: Other names in the constructor.
 _NO_PARAMS: Final = frozenset({"self", "__class__"})
 
@@ -63,8 +66,13 @@ class KerasEstimator(
         columns of a list are combined.
     labelCol : str, list or dict, default "label"
         In the same way, for the outputs.
-    weightCol : str, optional
-        Weights of the rows (Keras's ``sample_weight``).
+    weightCol : str or dict, optional
+        Weights of the rows (Keras's ``sample_weight``). ``{"output": "column"}``: by output, for
+        all of them.
+    classWeight : dict of int to float, optional
+        Weights of the classes in training, for a model with one output: ``{0: 1.0, 1: 3.0}``.
+        Labels are numbers, or arrays with one place for each class. Others weigh 1. It is
+        multiplied by `weightCol`.
     validationIndicatorCol : str, optional
         A boolean column. Rows where it is true are validated with after each epoch, not trained
         on; null counts as false.
@@ -103,6 +111,9 @@ class KerasEstimator(
     callbacks : list or callable, optional
         Keras callbacks for all workers; or a function that returns them there, without arguments
         or with one named ``ctx`` (`gridflow.TrainingContext`).
+    earlyStopping : tuple, optional
+        ``("val_loss", 3)``: end the fit after 3 epochs without a better value; the model has the
+        weights of the best epoch. ``("val_score", 3, "max")`` for metrics of your own.
     checkpointDir : str, optional
         Folder on the driver. A failed fit with the same Params and rows continues from
         its last checkpoint there. Each such fit has its own subfolder.
@@ -150,7 +161,8 @@ class KerasEstimator(
         model: Any = None,
         featuresCol: Any = None,  # noqa: N803 (Spark's way to write Params, here and below)
         labelCol: Any = None,  # noqa: N803
-        weightCol: str | None = None,  # noqa: N803
+        weightCol: str | Mapping[str, str] | None = None,  # noqa: N803
+        classWeight: Mapping[int, float] | None = None,  # noqa: N803
         validationIndicatorCol: str | None = None,  # noqa: N803
         predictionCol: Any = None,  # noqa: N803
         probabilityCol: str | None = None,  # noqa: N803
@@ -167,6 +179,7 @@ class KerasEstimator(
         metrics: Any = None,
         customObjects: Mapping[str, Any] | None = None,  # noqa: N803
         callbacks: Sequence[Any] | Callable[..., Sequence[Any]] | None = None,
+        earlyStopping: tuple[str, int] | tuple[str, int, str] | None = None,  # noqa: N803
         checkpointDir: str | Path | None = None,  # noqa: N803
         gpus: float | None = None,
         backend: str | None = None,
@@ -275,7 +288,7 @@ class KerasEstimator(
             raise SchemaError(" ".join(left_out.values()))
         indicator = self.given("validationIndicatorCol")
         if indicator is None:
-            return {"train": dataset.select(chosen)}
+            return {"train": self._class_weighted(dataset.select(chosen))}
         columns.check(dataset.columns, [indicator], "validationIndicatorCol")
         kind = dataset.schema[indicator].dataType
         if not isinstance(kind, BooleanType):
@@ -285,9 +298,31 @@ class KerasEstimator(
             )
         validates = f.coalesce(f.col(quoted(indicator)), f.lit(False))
         return {
-            "train": dataset.where(~validates).select(chosen),
+            "train": self._class_weighted(dataset.where(~validates).select(chosen)),
             "validation": dataset.where(validates).select(chosen),
         }
+
+    def _class_weighted(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with the weights of their classes."""
+        from pyspark.sql import functions as f
+
+        weights = self.given("classWeight")
+        if weights is None:
+            return rows
+        label, weight = self.getOrDefault("labelCol"), self.given("weightCol")
+        names = named(label)
+        if len(names) != 1 or len(named(weight)) > 1:
+            raise InvalidArgument(
+                "classWeight is for models with one output, whose label is one column; got "
+                f"labelCol={label!r}, weightCol={weight!r}. Weights by output: weightCol={{…}}."
+            )
+        factor = f.lit(1.0)
+        of_row = class_of(rows, names[0])
+        for number, each in weights.items():
+            factor = f.when(of_row == number, f.lit(each)).otherwise(factor)
+        for column in named(weight):
+            factor = factor * f.col(quoted(column))
+        return rows.withColumn(_CLASS_WEIGHT, factor.cast("float"))
 
     def _options(self, dataset: DataFrame) -> dict[str, Any]:
         """Return the arguments of the distributor."""
@@ -350,12 +385,16 @@ class KerasEstimator(
                 names = list(source.header[f"{kind}s"])
                 if names:
                     columns.arranged(self.getOrDefault(param), names, kind)
+                if names and kind == "output" and isinstance(self.given("weightCol"), Mapping):
+                    columns.arranged(self.given("weightCol"), names, kind)
         return training.Recipe(
             source=source,
             features=self.getOrDefault("featuresCol"),
             labels=self.getOrDefault("labelCol"),
             lists=lists_of(data["train"]),
-            weight=self.given("weightCol"),
+            weight=_CLASS_WEIGHT if self.given("classWeight") else self.given("weightCol"),
+            validation_weight=self.given("weightCol"),
+            early_stopping=self._early_stopping(),
             epochs=self.getOrDefault("epochs"),
             batch_size=self.getOrDefault("batchSize"),
             shuffle=self.getOrDefault("shuffle"),
@@ -367,6 +406,18 @@ class KerasEstimator(
             callbacks=self.given("callbacks") or (),
             safe_mode=self.getOrDefault("safeMode"),
         )
+
+    def _early_stopping(self) -> tuple[Any, ...] | None:
+        given = self.given("earlyStopping")
+        if given is None:
+            return None
+        metric: str = given[0]
+        if metric.startswith("val_") and self.given("validationIndicatorCol") is None:
+            raise InvalidArgument(
+                f"earlyStopping={given!r} needs rows to validate with: set validationIndicatorCol, "
+                f"or use a metric of the training, such as {metric.removeprefix('val_')!r}."
+            )
+        return tuple(given)
 
     def _fit_name(self, dataset: DataFrame) -> str:
         """Return a name that is the same for the same Params and rows, as far as Spark knows."""

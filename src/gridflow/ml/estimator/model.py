@@ -272,6 +272,33 @@ def lists_of(dataset: DataFrame) -> frozenset[str]:
     )
 
 
+def class_of(dataset: DataFrame, name: str) -> Column:
+    """Return the class of a label: its number, or the place of the largest in an array or vector.
+
+    Raises
+    ------
+    SchemaError
+        The column holds something else.
+    """
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BooleanType, NumericType
+
+    from gridflow._feed.ingest.dataframes import is_vector
+
+    kind, column = dataset.schema[name].dataType, f.col(quoted(name))
+    if isinstance(kind, NumericType | BooleanType):
+        return column.cast("double")
+    if is_vector(kind):
+        column = vector_to_array(column)
+    elif not (isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)):
+        raise SchemaError(
+            f"classWeight: column {name!r} is of type {kind.simpleString()}; labels of classes are "
+            "numbers, or arrays with one place for each class."
+        )
+    return f.array_position(column, f.array_max(column)) - 1
+
+
 def single_precision(dataset: DataFrame, name: str, param: str) -> Column:
     """Return a column with doubles as floats, like Keras's conversion of arrays.
 

@@ -88,6 +88,43 @@ def _column(value: Any) -> str:
     return name
 
 
+def _weights(value: Any) -> Any:
+    """Return a column, or one for each output."""
+    if isinstance(value, Mapping) and value:
+        return {_column(name): _column(column) for name, column in value.items()}
+    return _column(value)
+
+
+def _class_weight(value: Any) -> dict[int, float]:
+    """Return the weights by the numbers of the classes, which JSON has as text."""
+    if not isinstance(value, Mapping) or not value:
+        raise TypeError(f"it maps classes to weights, such as {{0: 1.0, 1: 3.0}}; got {value!r}.")
+    found = {}
+    for key, weight in value.items():
+        number = TypeConverters.toInt(int(key) if isinstance(key, str) else _plain_number(key))
+        found[number] = TypeConverters.toFloat(_plain_number(weight))
+        if not (math.isfinite(found[number]) and found[number] >= 0):
+            raise InvalidArgument(
+                f"classWeight must have weights of at least 0; got {weight!r} for class {key!r}."
+            )
+    return found
+
+
+def _early_stopping(value: Any) -> tuple[str, int] | tuple[str, int, str]:
+    """Return the metric and the patience, and whether it is to be small or large if given."""
+    if not isinstance(value, list | tuple) or len(value) not in {2, 3}:
+        raise TypeError(
+            "it is a metric of the logs and how many epochs to wait for a better value, such as "
+            f"('val_loss', 3), and 'min' or 'max' if Keras can't know which; got {value!r}."
+        )
+    metric = TypeConverters.toString(value[0])
+    patience = _whole("the patience of earlyStopping", 0)(value[1])
+    if len(value) == 2:  # noqa: PLR2004
+        return metric, patience
+    choose("earlyStopping's mode", value[2], ("min", "max"))
+    return metric, patience, str(value[2])
+
+
 def _prediction(value: Any) -> Any:
     """Return one name, names by output, or names in the order of the outputs."""
     form = columns.checked_form(value)
@@ -264,7 +301,20 @@ class EstimatorParams(PredictionParams):
     model = _param(
         "model", "a Keras model, compiled or not, or a function without arguments", _model
     )
-    weightCol = _param("weightCol", "column of the rows' weights", _column)  # noqa: N815
+    weightCol = _param(  # noqa: N815
+        "weightCol", "column of the rows' weights; or a dict of output name to column", _weights
+    )
+    classWeight = _param(  # noqa: N815
+        "classWeight",
+        "weights of the classes in training: a dict of class to weight",
+        _class_weight,
+    )
+    earlyStopping = _param(  # noqa: N815
+        "earlyStopping",
+        "(metric, patience): end the fit after so many epochs without a better value, with the "
+        "weights of the best",
+        _early_stopping,
+    )
     validationIndicatorCol = _param(  # noqa: N815
         "validationIndicatorCol",
         "boolean column: rows where it is true are used for validation, not for training",

@@ -38,6 +38,8 @@ from gridflow.ml.keras_file import MODEL_KINDS
 from gridflow.ml.model import TrainedModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.ml.param import Params
     from pyspark.ml.util import MLReadable
 
@@ -116,7 +118,7 @@ class ParamsWriter(MLWriter):
         held: dict[str, Any] = {}
         objects: dict[str, Any] = {}
         for param, value in self.instance._paramMap.items():  # noqa: SLF001 (as Spark's writer)
-            (held if _is_json(value) else objects)[param.name] = value
+            (held if _is_json(value, param.typeConverter) else objects)[param.name] = value
         about: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(prefix="gridflow-save-") as name:
             folder = Path(name)
@@ -305,9 +307,10 @@ def _without_safe_mode(metadata: dict[str, Any]) -> bool:
     return not all(saved)
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, convert: Callable[[Any], Any] = lambda value: value) -> bool:
+    """Return whether a value, once a Param has converted it, comes back from JSON."""
     try:
-        return bool(json.loads(json.dumps(value)) == value)
+        return bool(convert(json.loads(json.dumps(value))) == value)
     except (TypeError, ValueError):
         return False
 

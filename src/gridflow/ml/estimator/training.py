@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gridflow._keras.patches.private_parts import layer_of
 from gridflow._keras.results import declared
-from gridflow.errors import InvalidArgument
+from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.ml.estimator import columns, keras_objects, shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gridflow._training.context import TrainingContext
 
@@ -35,7 +36,10 @@ class Recipe:
         Forms of `gridflow.ml.estimator.columns`.
     lists : frozenset of str
         Columns with arrays or vectors.
-    weight : str or None
+    weight, validation_weight : str, dict or None
+        Columns of weights for the two datasets.
+    early_stopping : tuple or None
+        Metric, patience, and mode if given.
     epochs, batch_size : int
     shuffle : bool
     validates : bool
@@ -48,7 +52,9 @@ class Recipe:
     features: Any
     labels: Any
     lists: frozenset[str] = frozenset()
-    weight: str | None = None
+    weight: str | Mapping[str, str] | None = None
+    validation_weight: str | Mapping[str, str] | None = None
+    early_stopping: tuple[Any, ...] | None = None
     epochs: int = 1
     batch_size: int = 32
     shuffle: bool = True
@@ -76,12 +82,17 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
         "batch_size": recipe.batch_size,
         "features": shapes.columns_of(inputs, features),
         "label": shapes.columns_of(outputs, labels),
-        "sample_weight": recipe.weight,
         "map": _in_order(model, shapes.fitting(inputs, outputs)),
     }
-    rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen)
-    validation = ctx.dataset("validation", **chosen) if recipe.validates else None
+    weights = {"sample_weight": _by_label(recipe.weight, labels)}
+    rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen, **weights)
+    validation = None
+    if recipe.validates:
+        weights = {"sample_weight": _by_label(recipe.validation_weight, labels)}
+        validation = ctx.dataset("validation", **chosen, **weights)
     callbacks = [*ctx.callbacks(), *_own_callbacks(recipe.callbacks, ctx)]
+    if recipe.early_stopping is not None:
+        callbacks.append(_early_stopping(model, *recipe.early_stopping))
     if recipe.hands_out_steps:
         ctx.fit(model, rows, validation=validation, epochs=recipe.epochs, callbacks=callbacks)
     else:
@@ -135,6 +146,29 @@ def _in_order(model: Any, fit: Callable[..., Any] | None) -> Callable[..., Any] 
         return tuple(x[name] for name in tensors), *rest
 
     return ordered
+
+
+def _by_label(weight: str | Mapping[str, str] | None, labels: Any) -> Any:
+    """Return the columns of weights; that of a single output without its name."""
+    if isinstance(weight, Mapping) and len(weight) == 1 and not isinstance(labels, Mapping):
+        return next(iter(weight.values()))
+    return weight
+
+
+def _early_stopping(model: Any, metric: str, patience: int, mode: str = "auto") -> Any:
+    """Return Keras's callback, which here is an error where the logs never have the metric."""
+
+    class EarlyStopping(keras_objects.flavour_package(model).callbacks.EarlyStopping):  # type: ignore[misc]
+        def get_monitor_value(self, logs: dict[str, float] | None) -> Any:
+            if metric not in (logs or {}):
+                known = sorted(logs or {})
+                raise InvalidArgument(
+                    f"earlyStopping: the logs of an epoch have no {metric!r}; they have "
+                    f"{', '.join(known)}.{did_you_mean(metric, known)}"
+                )
+            return super().get_monitor_value(logs)
+
+    return EarlyStopping(metric, patience=patience, mode=mode, restore_best_weights=True)
 
 
 def _own_callbacks(

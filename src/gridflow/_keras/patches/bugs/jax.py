@@ -9,7 +9,7 @@ import numpy as np
 from keras.src.backend.jax import distribution_lib
 from keras.src.utils import jax_utils
 
-from gridflow._keras.patches.bugs import building, dict_inputs
+from gridflow._keras.patches.bugs import building, dict_inputs, weights
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
 
@@ -59,6 +59,7 @@ def _patch_distribute_tensor() -> None:
 PATCHES: Final = (
     building.fix(),
     dict_inputs.fix(),
+    weights.fix(),
     Patch(
         "variables are made alone",
         "keras",

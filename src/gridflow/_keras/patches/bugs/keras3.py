@@ -23,6 +23,7 @@ from gridflow._keras.patches.bugs import (
     keras3_steps,
     parameter_servers,
     tables,
+    weights,
 )
 from gridflow._keras.patches.bugs.datasets import (
     map_distributed,
@@ -313,4 +314,5 @@ PATCHES: Final = (
     *keras3_scaling.PATCHES,
     *parameter_servers.PATCHES,
     tables.fix("keras"),
+    weights.fix(),
 )

@@ -9,7 +9,7 @@ from typing import Final
 from keras.src import api_export
 from keras.src.backend.torch import optimizers
 
-from gridflow._keras.patches.bugs import building, dict_inputs, torch_groups
+from gridflow._keras.patches.bugs import building, dict_inputs, torch_groups, weights
 from gridflow._keras.patches.registry import Patch
 
 
@@ -37,6 +37,7 @@ def _patch_names() -> None:
 PATCHES: Final = (
     building.fix(),
     dict_inputs.fix(),
+    weights.fix(),
     *torch_groups.PATCHES,
     Patch(
         "optimizers are saved by the names that all backends know",
