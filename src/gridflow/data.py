@@ -1,4 +1,4 @@
-"""Datasets of files for programs without a `TrainingContext`, and images for any dataset.
+"""Datasets of files for programs without a `TrainingContext`; images and arrays for any dataset.
 
 A program that ``gridflow launch`` starts in a container, or any other program with a
 ``TF_CONFIG``, reads files like ``ctx.parquet_dataset``, with the same steps on all workers.
@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.decoding import array_decoder, image_decoder
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.data_service import DataServiceUse
 from gridflow._spec.option_checks import batch_function, boolean, whole_number
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 #: What was read through a data service here.
 _accounts: list[ServiceAccount] = []
 
-__all__ = ["data_service", "image_decoder", "parquet_dataset", "tfrecord_dataset"]
+__all__ = ["array_decoder", "data_service", "image_decoder", "parquet_dataset", "tfrecord_dataset"]
 
 
 def parquet_dataset(
@@ -189,62 +190,6 @@ def _tell_accounts() -> None:
     """Say what this program has read through the data service, and how long it waited for that."""
     use = DataServiceUse.total([account.read() for account in _accounts])
     sys.stderr.write(f"gridflow: this process {use}\n")
-
-
-def image_decoder(
-    height: int, width: int, channels: int = 3, *, key: str | None = None
-) -> Callable[..., Any]:
-    """Return a function for ``map=`` that decodes and resizes a column of JPEG, PNG, GIF or BMP.
-
-    It decodes with ``tf.io.decode_image`` (for a GIF, the first frame) and resizes bilinearly with
-    ``tf.image.resize``, in the ``tf.data`` pipeline, several batches at a time.
-
-    Parameters
-    ----------
-    height, width : int
-        Size of the tensors, in pixels.
-    channels : {1, 3, 4}, default 3
-        Grey, RGB or RGBA.
-    key : str, optional
-        If ``x`` is a dict: the key of the images.
-
-    Returns
-    -------
-    callable
-        A function of ``x``, ``x, y`` or ``x, y, sample_weight``. It replaces the bytes with
-        ``float32`` tensors of shape (batch, height, width, channels) and values from 0 to 255.
-
-    Examples
-    --------
-    >>> from gridflow.data import image_decoder
-    >>> def rows(ctx):
-    ...     decode = image_decoder(224, 224)
-    ...     return ctx.dataset(batch_size=32, features="jpeg", label="y", map=decode)
-    """
-    size = (whole_number("height", height, 1), whole_number("width", width, 1))
-    if channels not in {1, 3, 4}:
-        raise InvalidArgument(f"channels must be 1, 3 or 4; got {channels!r}.")
-
-    def decode(x: Any, *others: Any) -> Any:
-        import tensorflow as tf
-
-        def one(content: Any) -> Any:
-            image = tf.io.decode_image(content, channels, expand_animations=False)
-            return tf.image.resize(image, size)
-
-        def all_of(contents: Any) -> Any:
-            spec = tf.TensorSpec((*size, channels), tf.float32)
-            return tf.map_fn(one, contents, fn_output_signature=spec)
-
-        if key is not None:
-            if key not in x:
-                raise InvalidArgument(f"unknown key={key!r}; the inputs are {', '.join(x)}.")
-            x = {**x, key: all_of(x[key])}
-        else:
-            x = all_of(x)
-        return (x, *others) if others else x
-
-    return decode
 
 
 def _group(strategy: Any, options: dict[str, Any]) -> tuple[Group, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import io
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from gridflow import Keys, Padded, Ragged
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.store import SpoolReader, SpoolWriter
+from gridflow.data import array_decoder
 from gridflow.errors import DataError, InvalidArgument, SchemaError
 from suite import batches
 from suite.batches import make_dataset
@@ -215,3 +217,49 @@ def test_images_are_decoded_in_the_pipeline(tmp_path, tf):
     assert next(iter(named))[0]["a"].shape[1:] == (3, 2, 1)
     with pytest.raises(InvalidArgument, match="1, 3 or 4"):
         image_decoder(3, 2, 2)
+
+
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "float16"])
+@pytest.mark.parametrize("library", ["numpy", "tensorflow"])
+def test_arrays_are_decoded_from_their_bytes(request, library, dtype):
+    made = [np.arange(6).reshape(2, 3).astype(dtype) + i for i in range(3)]
+    rows = np.array([made[0].tobytes(), saved(made[1]), saved(made[2])], object)
+    decode = array_decoder((2, 3), dtype)
+    other = "int32" if dtype == "float32" else "float32"
+    wrong = [
+        b"",
+        made[0].tobytes()[1:],
+        made[0].tobytes() + b"x",
+        saved(made[0].T),
+        saved(np.asfortranarray(made[0])),
+        saved(made[0].astype(other)),
+        b"\x93NUMPY" + made[0].tobytes(),
+    ]
+    errors = DataError
+    if library == "tensorflow":
+        tf = request.getfixturevalue("tf")
+        errors = tf.errors.InvalidArgumentError
+        decode = tf.function(decode, input_signature=[tf.TensorSpec([None], tf.string)])
+    found = np.asarray(decode(rows))
+    np.testing.assert_array_equal(found, made)
+    assert found.dtype == dtype
+    for content in wrong:
+        with pytest.raises(errors, match="a row has other bytes"):
+            decode(np.array([rows[0], content], object))
+
+
+def test_a_decoder_leaves_what_it_is_not_asked_to_decode():
+    x, y = {"a": np.array([b"\1"], object), "b": np.zeros(1)}, np.ones(1)
+    found, label = array_decoder([1], "uint8", key="a")(x, y)
+    assert (found["a"].tolist(), found["b"] is x["b"], label is y) == ([[1]], True, True)
+    with pytest.raises(InvalidArgument, match="unknown key='c'; the inputs are a, b"):
+        array_decoder([1], key="c")(x, y)
+    for shape, dtype in (((0,), "float32"), ((1,), "complex64")):
+        with pytest.raises(InvalidArgument):
+            array_decoder(shape, dtype)

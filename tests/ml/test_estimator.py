@@ -27,6 +27,7 @@ from pyspark.ml.tuning import (
     TrainValidationSplit,
 )
 
+import gridflow.data
 from gridflow import errors
 from gridflow.ml import KerasEstimator, KerasModel
 
@@ -241,6 +242,59 @@ def test_class_weights_and_early_stopping_equal_those_of_plain_keras(rows):
         est.copy().setValidationIndicatorCol(None).fit(rows)
     with pytest.raises(errors.InvalidArgument, match="models with one output"):
         est.setLabelCol(["kind", "y"]).fit(rows)
+
+
+def of_pictures():
+    import keras
+
+    picture, size = keras.Input((4, 6, 3), name="picture"), keras.Input((1,), name="size")
+    flat = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(picture))
+    both = keras.layers.Concatenate()([flat, keras.layers.Rescaling(1 / 1000)(size)])
+    out = keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.1))(both)
+    model = keras.Model([picture, size], out)
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def test_binary_columns_are_decoded_in_fit_transform_and_predict_udf_alike(spark, tmp_path):
+    import tensorflow as tf
+
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 4, 6, 3), np.uint8)
+    for number, picture in enumerate(pixels):
+        (tmp_path / f"{number:02}.png").write_bytes(tf.io.encode_png(picture).numpy())
+    rows = spark.read.format("binaryFile").load(str(tmp_path)).sort("path")
+    rows = rows.selectExpr("content", "length", "float(length) AS label").coalesce(1).cache()
+    est = estimator(
+        model=of_pictures(),
+        featuresCol={"picture": "content", "size": "length"},
+        map=gridflow.data.image_decoder(4, 6, key="picture"),
+        batchSize=12,
+        epochs=2,
+    )
+    sizes = collected(rows, "length").astype("float32")
+    plain = of_pictures()
+    given = {"picture": pixels.astype("float32"), "size": sizes}
+    history = plain.fit(given, sizes, batch_size=12, epochs=2, verbose=0).history
+    fitted = est.fit(rows)
+    np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-4)
+    expected = plain.predict(given, verbose=0)
+    found = collected(fitted.transform(rows), "prediction")
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    saved = spark.createDataFrame(
+        [(p.tobytes(), int(n[0])) for p, n in zip(pixels, sizes, strict=True)],
+        "picture binary, size int",
+    )
+    decode = gridflow.data.array_decoder((4, 6, 3), "uint8", key="picture")
+    predict = fitted.trainedModel.predict_udf(map=decode, batch_size=5)
+    found = collected(saved.coalesce(1).withColumn("p", predict("picture", "size")), "p")
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for model in (of_pictures(), of_pictures):
+        with pytest.raises(
+            errors.GridflowError, match=r"column 'content' is of type binary, .*decoder\(4, 6\)"
+        ):
+            est.copy({est.model: model}).setMap(None).fit(rows)
+    with pytest.raises(errors.InvalidArgument, match="a function of x alone"):
+        fitted.trainedModel.predict_udf(map=lambda x, y: (x, y))
 
 
 def classifier():

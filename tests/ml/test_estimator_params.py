@@ -70,6 +70,7 @@ def test_params_are_those_of_spark():
         ({"gpus": 0.7}, errors.InvalidArgument, "gpus must be a whole number of GPUs"),
         ({"distributor": object()}, TypeError, "a dict of what TensorflowDistributor takes"),
         ({"customObjects": [1]}, TypeError, "maps names to classes"),
+        ({"map": 3}, TypeError, "a function of batches.*got 3"),
         ({"weightCol": {"a": ["w", "v"]}}, TypeError, 'value given for param "weightCol"'),
         ({"classWeight": [1, 2]}, TypeError, "it maps classes to weights"),
         ({"classWeight": {0: -1}}, errors.InvalidArgument, "at least 0; got -1 for class 0"),

@@ -129,8 +129,29 @@ def to_input(column: pa.Array, slot: Slot, name: str) -> np.ndarray:
     reason = reason_against(column.type, where)
     if reason is not None:
         raise SchemaError(reason)
-    values = _tensor(column, slot, where)
+    return _fitted(_tensor(column, slot, where), slot, where)
+
+
+def decoded(values: Any, slot: Slot, name: str) -> np.ndarray:
+    """Return what a function of batches made of columns in the form of an input.
+
+    Raises
+    ------
+    SchemaError, DataError
+        Its type, or its shape, doesn't fit the input.
+    """
+    where = f"what map= returned for the model's input {name!r}"
+    return _fitted(np.asarray(values), slot, where)
+
+
+def _fitted(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
     return _as_shape(_as_type(values, slot, where), slot, where)
+
+
+def padded(array: np.ndarray, most: int) -> np.ndarray:
+    """Pad the rows to a power of two by repeating the last one: fewer sizes to compile."""
+    more = min(1 << (len(array) - 1).bit_length(), most) - len(array)
+    return np.concatenate([array, np.repeat(array[-1:], more, axis=0)]) if more else array
 
 
 def stacked(columns: Sequence[pa.Array], slot: Slot, name: str) -> np.ndarray:
@@ -208,7 +229,10 @@ def _as_type(values: np.ndarray, slot: Slot, where: str) -> np.ndarray:
         return values
     if wanted == STRING or values.dtype == object:
         has = "text or bytes" if values.dtype == object else f"numbers ({values.dtype})"
-        raise SchemaError(f"{where} holds {has}, and the input is of {slot.dtype}. Cast it first.")
+        raise SchemaError(
+            f"{where} holds {has}, and the input is of {slot.dtype}. Cast it first; bytes are "
+            "decoded by map=, such as gridflow.data.image_decoder or array_decoder."
+        )
     if values.dtype != wanted:
         check_range(values, np.dtype(wanted), f"{where} holds", f"its type {wanted}")
     return values.astype(wanted, copy=False)

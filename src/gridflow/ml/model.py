@@ -16,7 +16,7 @@ from gridflow.errors import InvalidArgument
 from gridflow.ml.keras_file import KerasFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class TrainedModel(KerasFile):
@@ -186,6 +186,7 @@ class TrainedModel(KerasFile):
         batch_size: int = 1024,
         custom_objects: Mapping[str, Any] | None = None,
         safe_mode: bool = True,
+        map: Callable[..., Any] | None = None,  # noqa: A002 (as ctx.dataset has it)
     ) -> Any:
         """Return a function of columns that predicts: `gridflow.predict_udf` of this model.
 
@@ -197,6 +198,8 @@ class TrainedModel(KerasFile):
             The maximum number of rows per call of the model.
         custom_objects, safe_mode
             As for `load`. Custom objects are sent to the executors.
+        map : callable, optional
+            What a batch's columns go through first, such as `gridflow.data.image_decoder`.
 
         Raises
         ------
@@ -217,6 +220,7 @@ class TrainedModel(KerasFile):
             batch_size=batch_size,
             custom_objects=custom_objects,
             safe_mode=safe_mode,
+            map=map,
         )
 
     def __repr__(self) -> str:

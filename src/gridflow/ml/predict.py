@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._feed.ingest import packing
 from gridflow._spec import backends
 from gridflow._spec.option_checks import choose, whole_number
+from gridflow._spec.program import dump_by_value
 from gridflow.errors import InvalidArgument, did_you_mean
 from gridflow.ml import model_broadcast, servable
 from gridflow.ml.columns import Slot
 from gridflow.ml.serving import ServedModel, predictions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
@@ -36,6 +38,7 @@ def predict_udf(
     custom_objects: Mapping[str, Any] | None = None,
     safe_mode: bool = True,
     backend: backends.Backend | None = None,
+    map: Callable[..., Any] | None = None,  # noqa: A002 (as ctx.dataset has it)
 ) -> Any:
     """Return a function of columns that predicts, for DataFrames, streams and SQL.
 
@@ -72,6 +75,10 @@ def predict_udf(
         its own class and those of its layers are, too.
     backend : {"tensorflow", "jax", "torch"}, optional
         Keras 3's backend on the executors. Default: this process's, or the model's own.
+    map : callable, optional
+        A function that a batch's columns go through before the model, such as
+        `gridflow.data.image_decoder`: as ``map=`` of ``ctx.dataset``, with ``x`` alone. ``x`` is a
+        tensor (under JAX and torch an array), or a dict of them by input if the model has several.
 
     Returns
     -------
@@ -107,7 +114,13 @@ def predict_udf(
     choose("nulls", nulls, _NULLS)
     if backend is not None:
         choose("backend", backend, backends.BACKENDS)
+    if map is not None and not takes_x_alone(map):
+        raise InvalidArgument(
+            f"map= must be a function of x alone (def decode(x, *others)); got {map!r}."
+        )
     given = servable.of(model, custom_objects, safe_mode, signature, backend)
+    if map is not None and given.kind == "function":
+        raise InvalidArgument("map= is for models; a function decodes its arguments itself.")
     slots = _slots(given, inputs)
     from gridflow._launch.spark.session import (
         arrow_type,
@@ -129,9 +142,22 @@ def predict_udf(
         backend=backend or given.backend,
         arguments=tuple(given.inputs),
         structure=given.structure,
+        decode=b"" if map is None else dump_by_value(map),
     )
     made = _made(sent, _return_type(kinds, is_struct), batch_size, nulls)
-    return _checked(made, slots, spark, sent.backend)
+    packs = map is None
+    return _checked(made, slots, spark, sent.backend, packs=packs)
+
+
+def takes_x_alone(function: Any) -> bool:
+    """Return whether a function of batches can be called with ``x`` alone, as predictions have."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # some callables written in C have no signature
+        pass
+    return callable(function)
 
 
 def _slots(
@@ -257,13 +283,15 @@ def _made(model: ServedModel, kind: DataType, batch_size: int, nulls: str) -> An
     return functions.arrow_udf(predict, kind)
 
 
-def _checked(made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend: Any) -> Any:
+def _checked(
+    made: Any, inputs: Mapping[str, Slot], spark: SparkSession, backend: Any, *, packs: bool
+) -> Any:
     """Return Spark's function with a check of its columns at the call."""
     from pyspark.sql import functions
 
     from gridflow._launch.spark.session import worker_environment
 
-    takes_arrow = hasattr(functions, "arrow_udf")
+    takes_arrow = packs and hasattr(functions, "arrow_udf")
     variables = {} if backend is None else {backends.KERAS_VARIABLE: backend}
 
     @functools.wraps(made)  # with its attributes, for spark.udf.register()

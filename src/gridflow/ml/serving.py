@@ -21,6 +21,7 @@ from gridflow._spec.backends import KERAS_VARIABLE
 from gridflow._spec.gpus import VISIBLE
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
 from gridflow.ml import columns as arrow
+from gridflow.ml.decoding import decoder_of
 from gridflow.ml.model_broadcast import unzip
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class ServedModel:
         The inputs in the model's own order.
     structure : str
         How a Keras model takes its inputs: ``"one"``, ``"list"`` or ``"dict"``.
+    decode : bytes
+        A pickled function that the columns of a batch go through first; empty: none.
     """
 
     kind: str
@@ -81,6 +84,7 @@ class ServedModel:
     backend: str | None = None
     arguments: tuple[str, ...] = ()
     structure: str = "one"
+    decode: bytes = b""
 
 
 def predictions(
@@ -116,12 +120,13 @@ def _predicted(
     rows = len(columns[0])
     parts: dict[str, list[pa.Array]] = {name: [] for name in model.chosen}
     inputs = _inputs(model, columns) if rows else []
+    decode = decoder_of(model.decode, model.inputs, model.backend)
     is_padded = model.backend is not None and backends.of(model.backend).compiles_each_size
     for first in range(0, rows, batch_size):
-        given = [array[first : first + batch_size] for array in inputs]
+        given = decode([array[first : first + batch_size] for array in inputs])
         count = len(given[0])
         if is_padded:
-            given = [_padded(array, batch_size) for array in given]
+            given = [arrow.padded(array, batch_size) for array in given]
         outputs = predict(given)
         for name, kind in model.chosen.items():
             if name not in outputs:
@@ -162,6 +167,7 @@ def _inputs(model: ServedModel, columns: Sequence[pa.Array]) -> list[np.ndarray]
             f"the model has {len(slots)} inputs ({', '.join(slots)}), got {len(columns)} columns."
         )
     named = slots or {str(place): arrow.Slot() for place in range(len(columns))}
+    named = dict.fromkeys(named, arrow.Slot()) if model.decode else named  # it brings the form
     return [
         arrow.to_input(column, slot, name)
         for column, (name, slot) in zip(columns, named.items(), strict=True)
@@ -287,12 +293,6 @@ def _named(found: Any, names: Sequence[str]) -> Mapping[str, Any]:
     if isinstance(found, list | tuple) and len(found) == 1:
         found = found[0]
     return {names[0] if names else "output": found}
-
-
-def _padded(array: np.ndarray, most: int) -> np.ndarray:
-    """Pad the rows to a power of two by repeating the last one: fewer sizes to compile."""
-    more = min(1 << (len(array) - 1).bit_length(), most) - len(array)
-    return np.concatenate([array, np.repeat(array[-1:], more, axis=0)]) if more else array
 
 
 def _choose_backend(model: ServedModel) -> None:

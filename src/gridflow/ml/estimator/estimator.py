@@ -1,4 +1,7 @@
-"""`KerasEstimator`: Keras models trained inside Spark ML's pipelines."""
+"""`KerasEstimator`: Keras models trained inside Spark ML's pipelines.
+
+Longer than other modules: a third of it is the reference of all Params, in one place.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,21 @@ from gridflow._spec import strategies
 from gridflow._spec.arguments import refuse_moved
 from gridflow._spec.roles import EVALUATOR
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
-from gridflow.ml.estimator import columns, keras_objects, persistence, slots, training
-from gridflow.ml.estimator.model import KerasModel, class_of, lists_of, single_precision
+from gridflow.ml.estimator import (
+    columns,
+    keras_objects,
+    persistence,
+    shapes,
+    slots,
+    training,
+)
+from gridflow.ml.estimator.model import (
+    KerasModel,
+    bytes_of,
+    class_of,
+    lists_of,
+    single_precision,
+)
 from gridflow.ml.estimator.params import EstimatorParams, with_accessors
 from gridflow.ml.estimator.summary import KerasTrainingSummary
 
@@ -106,6 +122,12 @@ class KerasEstimator(
         Default: the one that the model is compiled with. A list or dict for several outputs.
     metrics : list or dict, optional
         Default: those that the model is compiled with.
+    map : callable, optional
+        A function of batches as ``map=`` of ``ctx.dataset``, before rows get the shape of the
+        input: ``gridflow.data.image_decoder(64, 64)`` for images of ``spark.read.format(
+        "binaryFile")``, ``gridflow.data.array_decoder((64, 64, 3))`` for arrays as bytes. If it
+        can be called with ``x`` alone, ``transform`` decodes by it, too; a function of ``x, y``
+        (that augments, for example) is for training and validation only.
     customObjects : dict of str to class or function, optional
         Custom layers, losses … that aren't registered with Keras.
     callbacks : list or callable, optional
@@ -177,6 +199,7 @@ class KerasEstimator(
         learningRate: float | None = None,  # noqa: N803
         loss: Any = None,
         metrics: Any = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 (as ctx.dataset has it)
         customObjects: Mapping[str, Any] | None = None,  # noqa: N803
         callbacks: Sequence[Any] | Callable[..., Sequence[Any]] | None = None,
         earlyStopping: tuple[str, int] | tuple[str, int, str] | None = None,  # noqa: N803
@@ -385,6 +408,8 @@ class KerasEstimator(
                 names = list(source.header[f"{kind}s"])
                 if names:
                     columns.arranged(self.getOrDefault(param), names, kind)
+                if names and kind == "input" and self.given("map") is None:
+                    self._refuse_bytes(data["train"], source.header)
                 if names and kind == "output" and isinstance(self.given("weightCol"), Mapping):
                     columns.arranged(self.given("weightCol"), names, kind)
         return training.Recipe(
@@ -392,6 +417,8 @@ class KerasEstimator(
             features=self.getOrDefault("featuresCol"),
             labels=self.getOrDefault("labelCol"),
             lists=lists_of(data["train"]),
+            bytes=bytes_of(data["train"]),
+            map=self.given("map"),
             weight=_CLASS_WEIGHT if self.given("classWeight") else self.given("weightCol"),
             validation_weight=self.given("weightCol"),
             early_stopping=self._early_stopping(),
@@ -406,6 +433,13 @@ class KerasEstimator(
             callbacks=self.given("callbacks") or (),
             safe_mode=self.getOrDefault("safeMode"),
         )
+
+    def _refuse_bytes(self, rows: DataFrame, header: Mapping[str, Any]) -> None:
+        inputs = dict(zip(header["inputs"], header["dtypes"]["inputs"], strict=True))
+        places = columns.arranged(self.getOrDefault("featuresCol"), list(inputs), "input")
+        for name, dtype in inputs.items():
+            shape = tuple(header["inputs"][name][1:])
+            shapes.refuse_bytes(name, dtype, shape, places[name], bytes_of(rows))
 
     def _early_stopping(self) -> tuple[Any, ...] | None:
         given = self.given("earlyStopping")

@@ -15,6 +15,7 @@ from gridflow._feed.selection import named
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.ml.estimator import columns, persistence, shapes
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
+from gridflow.ml.predict import takes_x_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,12 +103,18 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
             batch_size=self.getOrDefault("predictBatchSize"),
             custom_objects=self.given("customObjects"),
             safe_mode=self.getOrDefault("safeMode"),
+            map=self._decoder(),
         )
         _let_vectors_pass(dataset)
         predicted = predict(**self._inputs(dataset, features))
         if self._classifies:
             return self._classified(dataset, predicted)
         return self._with_outputs(dataset, predicted, names)
+
+    def _decoder(self) -> Any:
+        """Return the function of batches, if it is one for predictions, too."""
+        given = self.given("map")
+        return given if given is not None and takes_x_alone(given) else None
 
     def _output_columns(self, outputs: list[str]) -> dict[str, str]:
         """Return the column of each output; a single name stands for a struct of all."""
@@ -297,6 +304,17 @@ def class_of(dataset: DataFrame, name: str) -> Column:
             "numbers, or arrays with one place for each class."
         )
     return f.array_position(column, f.array_max(column)) - 1
+
+
+def bytes_of(dataset: DataFrame) -> dict[str, str]:
+    """Return the types of the columns that hold bytes or text."""
+    from pyspark.sql.types import BinaryType, StringType
+
+    return {
+        field.name: field.dataType.simpleString()
+        for field in dataset.schema
+        if isinstance(field.dataType, BinaryType | StringType)
+    }
 
 
 def single_precision(dataset: DataFrame, name: str, param: str) -> Column:

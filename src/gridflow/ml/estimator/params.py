@@ -199,6 +199,15 @@ def _callbacks(value: Any) -> Any:
     )
 
 
+def _map(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(
+            "it is a function of batches, x, y and the weights if there are any, such as "
+            f"gridflow.data.image_decoder(64, 64); got {value!r}."
+        )
+    return value
+
+
 def _gpus(value: Any) -> float:
     GpuNeed.parse("gpus", _plain_number(value))
     number: float = _plain_number(value)
@@ -268,6 +277,12 @@ class PredictionParams(Params):
         "safeMode",
         "reject a model that contains Python code, such as a Lambda layer",
         TypeConverters.toBoolean,
+    )
+    map = _param(
+        "map",
+        "function that batches go through in training, and if it takes x alone in transform, such "
+        "as gridflow.data.image_decoder(64, 64)",
+        _map,
     )
     predictBatchSize = _param(  # noqa: N815
         "predictBatchSize",

@@ -120,6 +120,39 @@ class Fit:
         )
 
 
+def refuse_bytes(
+    name: str, dtype: str, shape: Shape, place: Place, kinds: Mapping[str, str]
+) -> None:
+    """Refuse columns of bytes or text for an input that takes numbers.
+
+    Parameters
+    ----------
+    name, dtype, shape
+        Of the input.
+    place
+    kinds : mapping of str to str
+        The types of the columns that hold bytes or text.
+
+    Raises
+    ------
+    SchemaError
+        Names the column, and what decodes it.
+    """
+    for column in [place] if isinstance(place, str) else place:
+        if column in kinds and dtype != "string":
+            sizes = ", ".join(map(str, shape[:2]))
+            advice = (
+                f"Decode it with map=: gridflow.data.image_decoder({sizes or 'height, width'}) for "
+                f"images, gridflow.data.array_decoder({shape}) for arrays of np.save or tobytes."
+                if kinds[column] == "binary"
+                else "Make numbers of it before, for example with StringIndexer, or with map=."
+            )
+            raise SchemaError(
+                f"featuresCol: column {column!r} is of type {kinds[column]}, and the model's input "
+                f"{name!r} takes {dtype} rows of the shape {shape}. {advice}"
+            )
+
+
 def is_apart(shape: Shape, place: Place, lists: Collection[str]) -> bool:
     """Return whether the arrangement of several columns depends on an input's shape."""
     return not isinstance(place, str) and bool(shape[1:]) and any(name in lists for name in place)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gridflow._feed.dataset.source import chain
 from gridflow._keras.patches.private_parts import layer_of
 from gridflow._keras.results import declared
 from gridflow.errors import InvalidArgument, did_you_mean
@@ -36,6 +37,10 @@ class Recipe:
         Forms of `gridflow.ml.estimator.columns`.
     lists : frozenset of str
         Columns with arrays or vectors.
+    bytes : mapping of str to str
+        Types of the columns with bytes or text.
+    map : callable or None
+        What batches go through first.
     weight, validation_weight : str, dict or None
         Columns of weights for the two datasets.
     early_stopping : tuple or None
@@ -52,6 +57,8 @@ class Recipe:
     features: Any
     labels: Any
     lists: frozenset[str] = frozenset()
+    bytes: Mapping[str, str] = field(default_factory=dict)
+    map: Callable[..., Any] | None = None
     weight: str | Mapping[str, str] | None = None
     validation_weight: str | Mapping[str, str] | None = None
     early_stopping: tuple[Any, ...] | None = None
@@ -74,6 +81,8 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
         keras_objects.compile_with(
             model, recipe.compiling, recipe.learning_rate, recipe.custom_objects
         )
+    if recipe.map is None:
+        _refuse_bytes(model, recipe)
     inputs = _fits(model, recipe.features, "input", recipe.lists)
     outputs = _fits(model, recipe.labels, "output", recipe.lists)
     features = columns.feeding_form(recipe.features, _inputs(model), "input")
@@ -82,7 +91,7 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
         "batch_size": recipe.batch_size,
         "features": shapes.columns_of(inputs, features),
         "label": shapes.columns_of(outputs, labels),
-        "map": _in_order(model, shapes.fitting(inputs, outputs)),
+        "map": _after(recipe.map, _in_order(model, shapes.fitting(inputs, outputs))),
     }
     weights = {"sample_weight": _by_label(recipe.weight, labels)}
     rows = ctx.dataset("train", shuffle=recipe.shuffle, **chosen, **weights)
@@ -123,6 +132,18 @@ def _fits(model: Any, form: Any, kind: str, lists: frozenset[str]) -> dict[str, 
         name: shapes.Fit.of(kind, name, tensor, places[name], lists)
         for name, tensor in tensors.items()
     }
+
+
+def _refuse_bytes(model: Any, recipe: Recipe) -> None:
+    tensors = declared(model, "input")
+    places = columns.arranged(recipe.features, list(tensors), "input") if tensors else {}
+    for name, tensor in tensors.items():
+        dtype = str(getattr(tensor.dtype, "name", tensor.dtype))
+        shapes.refuse_bytes(name, dtype, tuple(tensor.shape[1:]), places[name], recipe.bytes)
+
+
+def _after(first: Callable[..., Any] | None, second: Callable[..., Any] | None) -> Any:
+    return chain(first, second) if first and second else first or second
 
 
 def _inputs(model: Any) -> list[str]:
