@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gridflow import GridflowError, LocalLauncher, TensorflowDistributor, UnsafePath
+from gridflow import (
+    GridflowError,
+    InvalidArgument,
+    LocalLauncher,
+    TensorflowDistributor,
+    UnsafePath,
+)
 from gridflow._agent.folder import temporary_folder
 from gridflow._coordinator import folders, record
 from gridflow._coordinator.checkpoints import CheckpointStore
@@ -226,7 +232,7 @@ def test_what_vanishes_at_the_same_moment_is_not_taken_for_ones_own(shared, monk
         return lstat(path)
 
     monkeypatch.setattr(Path, "lstat", too_late)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidArgument, match="No such file"):
         folders.make(theirs, "job")
 
 
