@@ -31,6 +31,7 @@ import cloudpickle
 
 from gridflow._files.disks import is_refusal, refusal
 from gridflow._files.local import open_own
+from gridflow._keras import safe_mode
 from gridflow._keras.patches import private_parts
 from gridflow.errors import (
     GridflowError,
@@ -275,6 +276,10 @@ def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any])
             return keras.saving.load_model(path, **options)
         import tf_keras
 
+        if options.get("safe_mode", True):
+            safe_mode.check_file(
+                path, options.get("custom_objects") or {}, compiles=options.get("compile", True)
+            )
         return tf_keras.models.load_model(path, **options)
     except ModuleNotFoundError as error:
         extra = "tensorflow" if flavour == "keras" else "tf-keras"
@@ -282,6 +287,8 @@ def _load_model(flavour: str, path: Path, name: str, options: Mapping[str, Any])
             f"reading the model ({name}) needs {error.name}: "
             f"pip install 'gridflow[{extra}]'. Its file can be copied from {path}."
         ) from error
+    except InvalidArgument:
+        raise
     except Exception as error:
         raise GridflowError(
             f"the model ({name}) can't be read here: {error} Its file is {path}. "

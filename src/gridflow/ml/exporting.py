@@ -282,7 +282,10 @@ def _flat(found: Any) -> list[Any]:
 def _run_saved_model(path: Path, names: Sequence[str]) -> Run:
     import tensorflow as tf
 
-    loaded = tf.saved_model.load(str(path))
+    from gridflow._keras import safe_mode
+
+    # Written just now, from a model that was loaded in safe mode unless its caller said otherwise.
+    loaded = safe_mode.load_saved_model(str(path), is_safe=False)
     serve = loaded.signatures["serving_default"]
     taken = list(serve.structured_input_signature[1])
 

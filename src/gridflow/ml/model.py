@@ -61,7 +61,8 @@ class TrainedModel(KerasFile):
         custom_objects : mapping of str to class or function, optional
             Custom layers, losses … that aren't registered with Keras.
         safe_mode : bool, default True
-            Reject a model that contains Python code, such as that of a Lambda layer.
+            Reject a model that contains Python code, such as that of a Lambda layer, or that
+            could do more than compute.
         compile : bool, default True
             Whether to restore its optimizer, loss and metrics, which prediction doesn't need.
 

@@ -72,7 +72,8 @@ def predict_udf(
         Of a SavedModel. Default: its only one, or ``"serving_default"``.
     custom_objects, safe_mode
         As for Keras's ``load_model``. Custom objects are sent to the executors; of a model object
-        its own class and those of its layers are, too.
+        its own class and those of its layers are, too. Safe mode also refuses files of tf_keras and
+        SavedModels that could do more than compute.
     backend : {"tensorflow", "jax", "torch"}, optional
         Keras 3's backend on the executors. Default: this process's, or the model's own.
     map : callable, optional

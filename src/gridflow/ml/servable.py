@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -219,10 +220,10 @@ def _of_path(path: str, options: dict[str, Any], signature: str | None) -> Serva
             return _of_path(str(_fetched(path, folder)), options, signature)
     place = Path(path)
     if (place / _SAVED_MODEL_FILE).is_file():
-        return _of_saved_model(place, signature)
+        return _of_saved_model(place, signature, options["safe_mode"])
     if place.is_file() and zipfile.is_zipfile(place):
         content = place.read_bytes()
-        return _of_object_file(content, _flavour_of_file(place), options)
+        return _of_object_file(content, _flavour_of_file(content, path), options)
     if not place.exists():
         raise InvalidArgument(
             f"{path} doesn't exist; it must be a .keras file or a SavedModel's folder."
@@ -245,7 +246,7 @@ def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Serva
     return _of_file(content, {**header, **results.described(model)}, options)
 
 
-def _flavour_of_file(path: Path) -> str:
+def _flavour_of_file(content: bytes, path: str) -> str:
     """Return the Keras flavour of a ``.keras`` file.
 
     Raises
@@ -254,14 +255,16 @@ def _flavour_of_file(path: Path) -> str:
         It isn't a ``.keras`` file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             version = str(json.loads(archive.read("metadata.json"))["keras_version"])
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InvalidArgument(f"{path} is not a .keras file: {error}.") from error
     return "tf_keras" if version.startswith("2.") else "keras"
 
 
-def _of_saved_model(folder: Path, signature: str | None) -> Servable:
+def _of_saved_model(folder: Path, signature: str | None, is_safe: bool) -> Servable:
+    from gridflow._keras import safe_mode
+
     try:
         import tensorflow as tf
         from tensorflow.core.protobuf import saved_model_pb2
@@ -269,6 +272,8 @@ def _of_saved_model(folder: Path, signature: str | None) -> Servable:
         raise MissingDependency(
             f"a SavedModel is read by TensorFlow: pip install 'gridflow[tensorflow]' ({error})."
         ) from error
+    if is_safe:
+        safe_mode.check_saved_model(str(folder))
     read = saved_model_pb2.SavedModel()
     read.ParseFromString((folder / _SAVED_MODEL_FILE).read_bytes())
     graph = next(
@@ -294,7 +299,7 @@ def _of_saved_model(folder: Path, signature: str | None) -> Servable:
                 f"the input {key!r} of the signature {name!r} takes a single value instead of "
                 "rows, so it can't be fed from a column. Export a signature with a fixed value."
             )
-    options = {"signature": name, "tags": list(graph.meta_info_def.tags)}
+    options = {"signature": name, "tags": list(graph.meta_info_def.tags), "safe_mode": is_safe}
     return Servable(
         "saved_model", zipped(folder), slots["inputs"], slots["outputs"], dump_by_value(options)
     )

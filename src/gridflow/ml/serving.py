@@ -222,11 +222,15 @@ def _load_saved_model(model: ServedModel, device: int | None) -> Predict:
     import cloudpickle
     import tensorflow as tf
 
+    from gridflow._keras import safe_mode
+
     options = cloudpickle.loads(model.options)
     scope = _scope(model.kind, device)
     with scope(), temporary_folder("gridflow-model-") as folder:
         unzip(model.parcel.open(), folder)
-        loaded = tf.saved_model.load(str(folder), tags=options["tags"])
+        loaded = safe_mode.load_saved_model(
+            str(folder), options["tags"], is_safe=options["safe_mode"]
+        )
     function = loaded.signatures[options["signature"]]
     names = list(model.inputs)
 

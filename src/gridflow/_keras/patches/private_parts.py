@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 #: Packages with private parts, and the extra that installs a supported version.
 _EXTRAS: Final = {
@@ -320,6 +320,58 @@ def python_functions(graph: Any) -> list[str]:
                 in_tensorflow = getattr(function, "__module__", "").startswith("tensorflow.")
                 found.append("Dataset.from_generator" if in_tensorflow else name)
     return list(dict.fromkeys(found))
+
+
+def parsed_saved_model(folder: str) -> Any:
+    """Return the description of a SavedModel, from the same of its files as its loader."""
+    return part(module("tensorflow.python.saved_model.loader_impl"), "parse_saved_model")(folder)
+
+
+def operation(name: str) -> Any:
+    """Return the definition of an operation, or None."""
+    return module("tensorflow.python.framework.op_def_registry").get(name)
+
+
+def tensorflow_symbol(name: str) -> Any:
+    """Return what TensorFlow or tf_keras exports under a name, or None."""
+    return part(module("tensorflow.python.util.tf_export"), "get_symbol_from_name")(name)
+
+
+def is_registered(name: Any, custom_objects: Mapping[str, Any]) -> bool:
+    """Return whether a class or function of this name is registered with tf_keras, or given."""
+    registry = module("tf_keras.src.saving.object_registration")
+    find = part(registry, "get_registered_object")
+    return isinstance(name, str) and find(name, custom_objects=custom_objects) is not None
+
+
+#: Where tf_keras looks for what a file names without a module.
+_KINDS: Final = (
+    *("layers", "activations", "constraints", "initializers", "losses", "metrics", "models"),
+    *("optimizers", "optimizers.legacy", "optimizers.schedules", "regularizers"),
+    "mixed_precision",
+)
+
+
+def tf_keras_object(name: Any, registered: Any, home: Any, *, is_function: bool) -> Any:
+    """Return the class or function that tf_keras uses for names in a file, or None.
+
+    Imports no module but tf_keras's own.
+    """
+    if not isinstance(name, str):
+        return None
+    if home is None:
+        found = (tensorflow_symbol(f"keras.{kind}.{name}") for kind in _KINDS)
+        return next((each for each in found if each is not None), None)
+    root = str(home).partition(".")[0]
+    if root not in {"keras", "tf_keras", "builtins"} and (
+        root != "tensorflow" or home not in sys.modules
+    ):
+        return None
+    find = part(module("tf_keras.src.saving.serialization_lib"), "_retrieve_class_or_fn")
+    try:
+        return find(name, registered, home, "function" if is_function else "class", None)
+    except (AttributeError, ImportError, TypeError, ValueError):  # there is no such thing
+        return None
 
 
 @contextlib.contextmanager

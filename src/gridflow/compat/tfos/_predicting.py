@@ -148,9 +148,10 @@ class _LoadedModel:
 
     def _load(self, export_dir: str) -> tuple[Callable[..., Any], Any, Any]:
         """Return a SavedModel's function, inputs and outputs."""
-        import tensorflow as tf
+        from gridflow._keras import safe_mode
 
-        loaded = tf.saved_model.load(export_dir, tags=self._work.tags)
+        # TensorFlowOnSpark knows no safe mode (docs/security.md).
+        loaded = safe_mode.load_saved_model(export_dir, self._work.tags, is_safe=False)
         if self._work.signature not in loaded.signatures:
             raise InvalidArgument(
                 f"the SavedModel has no signature {self._work.signature!r}; it has "

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gridflow._keras import results
+from gridflow._keras import results, safe_mode
 from gridflow.errors import GridflowError, InvalidArgument
 
 #: Saving a model reads all of its variables; fits of several threads may send the same one.
@@ -159,6 +159,7 @@ def compile_with(
     given: Mapping[str, Any],
     learning_rate: float | None,
     custom_objects: Mapping[str, Any],
+    is_safe: bool = True,
 ) -> None:
     """Compile a model with the given arguments; others stay as compiled before.
 
@@ -170,6 +171,8 @@ def compile_with(
     learning_rate : float, optional
         Of the optimizer, whichever it is.
     custom_objects : mapping
+    is_safe : bool, default True
+        Whether safe mode applies.
 
     Raises
     ------
@@ -185,6 +188,8 @@ def compile_with(
             config = model.get_compile_config()
             arguments = dict(revived(config, package, custom_objects))
             arguments["optimizer"] = model.optimizer  # with its state
+        if package.__name__ == "tf_keras" and is_safe:
+            safe_mode.check_config(given, custom_objects)  # they may be those of a saved estimator
         arguments.update(revived(dict(given), package, custom_objects))
         model.compile(**arguments)
     if learning_rate is not None:

@@ -79,7 +79,11 @@ def train(ctx: TrainingContext, recipe: Recipe) -> Any:
     with ctx.strategy.scope():
         model = _made(recipe)
         keras_objects.compile_with(
-            model, recipe.compiling, recipe.learning_rate, recipe.custom_objects
+            model,
+            recipe.compiling,
+            recipe.learning_rate,
+            recipe.custom_objects,
+            recipe.safe_mode,
         )
     if recipe.map is None:
         _refuse_bytes(model, recipe)
