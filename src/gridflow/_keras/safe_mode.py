@@ -36,12 +36,6 @@ _VALUES: Final = frozenset({"__tensor__", "__numpy__", "__bytes__"})
 _REFUSED_LAYERS: Final = frozenset({"ReloadedLayer", "ModuleWrapper"})
 #: Classes whose methods a file may call.
 _COMPOSITES: Final = frozenset({"RaggedTensor", "SparseTensor", "sparse.SparseTensor"})
-#: Where Keras's functions of numbers are defined.
-_NUMERIC: Final = (
-    *("tf_keras.src.activations", "tf_keras.src.backend", "tf_keras.src.constraints"),
-    *("tf_keras.src.initializers", "tf_keras.src.losses", "tf_keras.src.metrics"),
-    "tf_keras.src.regularizers",
-)
 #: Functions in these modules that create objects.
 _REVIVE: Final = frozenset({"deserialize", "get"})
 #: Modules of TensorFlow whose functions neither call Python nor read or write files.
@@ -172,7 +166,7 @@ def _is_part(found: Any, kind: str) -> bool:
 
 def _is_numeric(function: Any) -> bool:
     home, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
-    return home in _OPERATIONS or (home.startswith(_NUMERIC) and name not in _REVIVE)
+    return home in _OPERATIONS or (home.startswith(private_parts.NUMERIC_MODULES) and name not in _REVIVE)
 
 
 def _check_calls(layer: type, config: Any) -> None:

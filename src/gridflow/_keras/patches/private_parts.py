@@ -3,6 +3,8 @@
 Patches change broken parts; these parts only lack a public name. A missing part raises
 `MissingPart`, and ``tests/keras/test_private_parts.py`` tests each with the installed packages. The
 module itself imports none of these packages, because agents and fork servers use it, too.
+
+Longer than other modules: it is the one door to what these packages keep private.
 """
 
 from __future__ import annotations
@@ -344,6 +346,12 @@ def is_registered(name: Any, custom_objects: Mapping[str, Any]) -> bool:
     return isinstance(name, str) and find(name, custom_objects=custom_objects) is not None
 
 
+#: Where tf_keras defines its functions of numbers.
+NUMERIC_MODULES: Final = (
+    *("tf_keras.src.activations", "tf_keras.src.backend", "tf_keras.src.constraints"),
+    *("tf_keras.src.initializers", "tf_keras.src.losses", "tf_keras.src.metrics"),
+    "tf_keras.src.regularizers",
+)
 #: Where tf_keras looks for what a file names without a module.
 _KINDS: Final = (
     *("layers", "activations", "constraints", "initializers", "losses", "metrics", "models"),
