@@ -40,7 +40,7 @@ _COMPOSITES: Final = frozenset({"RaggedTensor", "SparseTensor", "sparse.SparseTe
 _REVIVE: Final = frozenset({"deserialize", "get"})
 #: Modules of TensorFlow whose functions neither call Python nor read or write files.
 _OPERATIONS: Final = frozenset(
-    f"tensorflow.python.{name}"
+    f"{private_parts.TENSORFLOW_MODULES}{name}"
     for name in (
         *("framework.constant_op", "framework.tensor_conversion", "ops.array_ops"),
         *("ops.array_ops_stack", "ops.bincount_ops", "ops.check_ops", "ops.clip_ops"),
@@ -166,7 +166,9 @@ def _is_part(found: Any, kind: str) -> bool:
 
 def _is_numeric(function: Any) -> bool:
     home, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
-    return home in _OPERATIONS or (home.startswith(private_parts.NUMERIC_MODULES) and name not in _REVIVE)
+    return home in _OPERATIONS or (
+        home.startswith(private_parts.NUMERIC_MODULES) and name not in _REVIVE
+    )
 
 
 def _check_calls(layer: type, config: Any) -> None:

@@ -346,6 +346,8 @@ def is_registered(name: Any, custom_objects: Mapping[str, Any]) -> bool:
     return isinstance(name, str) and find(name, custom_objects=custom_objects) is not None
 
 
+#: Where TensorFlow defines its operations.
+TENSORFLOW_MODULES: Final = "tensorflow.python."
 #: Where tf_keras defines its functions of numbers.
 NUMERIC_MODULES: Final = (
     *("tf_keras.src.activations", "tf_keras.src.backend", "tf_keras.src.constraints"),
