@@ -79,7 +79,7 @@ AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 TESTED := torch examples jar connect hadoop classes browser .venv/.docs
 WITH_PRODUCTS := $(TESTED) sparks pythons kafka tables
 
-test:  ## each feature once, in twelve minutes; CHANGED=1: what the last changes concern
+test:  ## each feature once; CHANGED=1: what the last changes concern
 	@$(MAKE) --no-print-directory -j 2 $(TESTED)
 	$(PY) -m pytest $(AT_ONCE) $(if $(CHANGED),--changed=$(CHANGED)) $(OPTIONS)
 
