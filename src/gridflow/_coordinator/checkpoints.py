@@ -252,12 +252,13 @@ def _problem(path: Path) -> str | None:
     The training process makes none with NaN, but that of an earlier gridflow did.
     """
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
+        with open_file(path) as file:
+            with zipfile.ZipFile(file) as archive:
+                damaged = archive.testzip()
+            file.seek(0)
+            variable = not_finite_in(file) if damaged is None else ""
     except Exception as error:  # noqa: BLE001 (of many kinds, and none of them is documented)
         return f"can't be read ({type(error).__name__}: {error})"
     if damaged is not None:
         return f"can't be read (its part {damaged} is damaged)"
-    with open_file(path) as file:
-        variable = not_finite_in(file)
     return f"has a variable that isn't finite ({variable!r})" if variable else None
