@@ -16,6 +16,7 @@ import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -32,29 +33,41 @@ abstract class Column implements AutoCloseable {
     this.nulls = new Nulls(allocator);
   }
 
-  /** The columns of a dataset. */
-  static List<Column> of(Layout layout, Layout.Part part, BufferAllocator allocator) {
+  /** See {@link Batch}. */
+  static List<Column> of(
+      StructType schema,
+      List<Integer> places,
+      List<String> names,
+      String timeZone,
+      boolean isFinal,
+      BufferAllocator allocator) {
     List<Column> columns = new ArrayList<>();
-    for (int i = 0; i < part.places().size(); i++) {
-      columns.add(of(layout, part.places().get(i), part.names().get(i), allocator));
+    for (int i = 0; i < places.size(); i++) {
+      int place = places.get(i);
+      DataType type = schema.apply(place).dataType();
+      columns.add(of(type, place, names.get(i), timeZone, isFinal, allocator));
     }
     return columns;
   }
 
-  private static Column of(Layout layout, int place, String name, BufferAllocator allocator) {
-    DataType type = layout.schema().apply(place).dataType();
+  private static Column of(
+      DataType type,
+      int place,
+      String name,
+      String timeZone,
+      boolean isFinal,
+      BufferAllocator allocator) {
     Kind kind = Kind.of(type);
     if (kind != null) {
-      ArrowType arrow = kind.typeOf(type, layout.timeZone());
-      return new Numbers(place, name, kind, arrow, layout.isFinal(), allocator);
+      return new Numbers(place, name, kind, kind.typeOf(type, timeZone), isFinal, allocator);
     } else if (type instanceof BooleanType) {
-      return new Booleans(place, name, layout.isFinal(), allocator);
+      return new Booleans(place, name, isFinal, allocator);
     } else if (type instanceof StringType || type instanceof BinaryType) {
       return new Texts(place, name, type instanceof StringType, allocator);
     } else if (type instanceof ArrayType array && Arrays.kind(array) != null) {
-      return new Arrays(place, name, Arrays.kind(array), layout.isFinal(), allocator);
+      return new Arrays(place, name, Arrays.kind(array), isFinal, allocator);
     }
-    return new Others(place, name, type, layout.timeZone(), allocator);
+    return new Others(place, name, type, timeZone, allocator);
   }
 
   /** Takes a row's value, and keeps no part of it: Spark uses it again. */

@@ -2,14 +2,7 @@ package io.gridflow.feed;
 
 import java.io.IOException;
 import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.List;
-import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
-import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
-import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
-import org.apache.arrow.vector.types.pojo.Field;
-import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -54,8 +47,7 @@ final class Outlet implements AutoCloseable {
   private final boolean isFinal;
   private final Handover handover;
   private final Pace pace = new Pace();
-  private final List<Column> columns;
-  private int rows;
+  private final Batch batch;
   private int batchRows = FIRST_BATCH_ROWS;
 
   /** About how many bytes a row has; 0 before the first. */
@@ -69,27 +61,30 @@ final class Outlet implements AutoCloseable {
     this.dataset = dataset;
     this.handover = handover;
     this.isFinal = layout.isFinal();
-    this.columns = Column.of(layout, layout.parts().get(dataset), allocator);
+    Layout.Part part = layout.parts().get(dataset);
+    this.batch =
+        new Batch(
+            layout.schema(),
+            part.places(),
+            part.names(),
+            layout.timeZone(),
+            layout.isFinal(),
+            allocator);
   }
 
   void add(InternalRow row) throws IOException, Handover.Over {
-    for (Column column : columns) {
-      column.add(row);
-    }
-    rows++;
+    batch.add(row);
     flushIfFull();
   }
 
-  void add(ColumnarBatch batch) throws IOException, Handover.Over {
+  void add(ColumnarBatch given) throws IOException, Handover.Over {
     int first = 0;
-    while (first < batch.numRows()) {
-      int more = Math.min(Math.min(batch.numRows() - first, batchRows - rows), pieceRows());
-      for (Column column : columns) {
-        column.add(batch, first, more);
-      }
+    while (first < given.numRows()) {
+      int room = batchRows - batch.rows();
+      int more = Math.min(Math.min(given.numRows() - first, room), pieceRows());
+      batch.add(given, first, more);
       first += more;
-      rows += more;
-      rowBytes = bytes() / rows + 1;
+      rowBytes = batch.bytes() / batch.rows() + 1;
       flushIfFull();
     }
   }
@@ -98,48 +93,32 @@ final class Outlet implements AutoCloseable {
     if (rowBytes == 0) {
       return FIRST_PIECE_ROWS;
     }
-    return (int) Math.min(PIECE_ROWS, (BATCH_BYTES - bytes()) / rowBytes + 1);
+    return (int) Math.min(PIECE_ROWS, (BATCH_BYTES - batch.bytes()) / rowBytes + 1);
   }
 
   private void flushIfFull() throws IOException, Handover.Over {
-    if (rows >= batchRows
-        || bytes() >= BATCH_BYTES
-        || (!isFinal && rows % LOOK_ROWS == 0 && pace.isDue())) {
+    if (batch.rows() >= batchRows
+        || batch.bytes() >= BATCH_BYTES
+        || (!isFinal && batch.rows() % LOOK_ROWS == 0 && pace.isDue())) {
       flush();
     }
   }
 
-  private long bytes() {
-    long bytes = 0;
-    for (Column column : columns) {
-      bytes += column.bytes();
-    }
-    return bytes;
-  }
-
   private void flush() throws IOException, Handover.Over {
-    if (rows == 0) {
+    if (batch.rows() == 0) {
       return;
     }
-    List<Field> fields = new ArrayList<>();
-    List<ArrowFieldNode> nodes = new ArrayList<>();
-    List<ArrowBuf> buffers = new ArrayList<>();
-    for (Column column : columns) {
-      fields.add(column.finish(nodes, buffers));
+    try (Batch.Written written = batch.finish()) {
+      if (file != null && !file.schema().equals(written.schema())) {
+        endFile();
+      }
+      if (file == null) {
+        path = handover.next(dataset);
+        file = new SegmentFile(path, written.schema());
+      }
+      file.write(written.batch());
     }
-    Schema schema = new Schema(fields);
-    if (file != null && !file.schema().equals(schema)) {
-      endFile();
-    }
-    if (file == null) {
-      path = handover.next(dataset);
-      file = new SegmentFile(path, schema);
-    }
-    try (ArrowRecordBatch batch = new ArrowRecordBatch(rows, nodes, buffers)) {
-      file.write(batch);
-    }
-    columns.forEach(Column::clear);
-    rows = 0;
+    batch.clear();
     batchRows = Math.min(2 * batchRows, isFinal ? SPOOLED_ROWS : PUSHED_ROWS);
     // Where rows go elsewhere, whoever gets a batch keeps its file.
     if (!isFinal || file.bytes() >= fileBytes || pace.isDue()) {
@@ -171,6 +150,6 @@ final class Outlet implements AutoCloseable {
     if (file != null) {
       file.close();
     }
-    columns.forEach(Column::close);
+    batch.close();
   }
 }

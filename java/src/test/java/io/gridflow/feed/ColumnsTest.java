@@ -91,7 +91,15 @@ class ColumnsTest {
     Path path = Files.createTempFile(folder, "rows", ".arrow");
     Files.delete(path);
     try (BufferAllocator allocator = new RootAllocator()) {
-      List<Column> columns = Column.of(layout, layout.parts().get(0), allocator);
+      Layout.Part part = layout.parts().get(0);
+      List<Column> columns =
+          Column.of(
+              layout.schema(),
+              part.places(),
+              part.names(),
+              layout.timeZone(),
+              layout.isFinal(),
+              allocator);
       List<Field> fields = new ArrayList<>();
       List<ArrowFieldNode> nodes = new ArrayList<>();
       List<ArrowBuf> buffers = new ArrayList<>();
