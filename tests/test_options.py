@@ -125,6 +125,7 @@ PUBLIC = [
     "exit_codes",
     "materialize",
     "patch_keras",
+    "predict",
     "predict_udf",
     "trainable_variables",
 ]

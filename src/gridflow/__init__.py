@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         UnsafePath,
         WireError,
     )
+    from gridflow.ml.inference.frames import predict
     from gridflow.ml.model import TrainedModel
     from gridflow.ml.predict import predict_udf
 
@@ -135,6 +136,7 @@ _HOMES: Final = {
     "exit_codes": "_spec.exits",
     "materialize": "_launch.spark.materializing",
     "patch_keras": "_keras.patches.registry",
+    "predict": "ml.inference.frames",
     "predict_udf": "ml.predict",
     "trainable_variables": "_keras.sharded",
 }
@@ -201,6 +203,7 @@ __all__ = [
     "exit_codes",
     "materialize",
     "patch_keras",
+    "predict",
     "predict_udf",
     "trainable_variables",
 ]

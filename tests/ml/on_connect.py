@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -10,13 +11,24 @@ from pyspark.sql import SparkSession
 import gridflow
 from gridflow.ml import adapt
 
-spark = SparkSession.builder.remote("local[1]").getOrCreate()
+builder = SparkSession.builder.remote("local[1]")
+# What is saved is written by the server. Since Spark 4.3, a server is told so when it starts.
+builder = builder.config("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
+spark = builder.getOrCreate()
 rows = spark.range(0, 50, 1, 2).selectExpr(
     "id", "float(id) AS a", "concat('t', id % 3) AS t", "array(id % 2, 5) AS c"
 )
 predict = gridflow.predict_udf(sys.argv[1])  # too large to travel with the function
 found = rows.select("id", predict("a", "a").alias("p")).toPandas()
 assert (found.p == 2 * found.id).all(), found
+said = []
+logging.getLogger("gridflow").addHandler(handler := logging.Handler())
+handler.emit = lambda record: said.append(record.getMessage())
+for _ in range(2):  # the slower way is said once
+    whole = gridflow.predict(rows, sys.argv[1], columns={"x": ["a", "a"]}, prediction="p")
+    assert whole.columns == ["id", "a", "t", "c", "p"]
+    assert whole.where("p = 2 * id").count() == 50
+assert [text for text in said if "predict_udf" in text] == said[:1], said
 function = gridflow.predict_udf(lambda: lambda x: x + 1, outputs="float")
 spark.udf.register("plus_one", function)
 rows.createOrReplaceTempView("rows")
@@ -53,7 +65,6 @@ def make_model():
     return model
 
 
-spark.conf.set("spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "true")
 quiet = {"logs": "none", "progress": False}
 est = KerasEstimator(model=make_model, labelCol="y", distributor=quiet)
 rows = rows.selectExpr("id / 50 AS a", "id / 25 AS y", "t")

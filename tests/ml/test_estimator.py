@@ -30,6 +30,7 @@ from pyspark.ml.tuning import (
 import gridflow.data
 from gridflow import errors
 from gridflow.ml import KerasEstimator, KerasModel
+from gridflow.ml.estimator.model import HIDDEN
 
 pytestmark = [
     pytest.mark.usefixtures("no_leaks", "by_value"),
@@ -429,8 +430,9 @@ def test_what_is_wrong_is_said_before_anything_is_launched(rows):
 def test_what_is_no_number_is_of_no_class(spark):
     model = KerasModel(SimpleNamespace(outputs={"p": [None, 1]})).setRawPredictionCol("raw")
     scores = spark.sql("SELECT * FROM VALUES (0.7f), (0.2f), (float('nan')) AS t(p)")
-    for scored in (scores, scores.selectExpr("array(0.5f, p) AS p")):
-        found = collected(model._classified(scored, scored.p), "prediction")
+    for score in ("p", "array(0.5f, p)"):
+        scored = scores.selectExpr(f"{score} AS {HIDDEN}")
+        found = collected(model._classified(scored), "prediction")
         np.testing.assert_equal(found, [[1.0], [0.0], [np.nan]])
 
 

@@ -23,4 +23,4 @@ def test_the_blocks_of_the_page_run(spark, tmp_path, monkeypatch, capfd):
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
     said = capfd.readouterr().out
     assert "9 tokens" in said
-    assert said.count("only showing top 3 rows") == 3
+    assert said.count("only showing top 3 rows") == 4

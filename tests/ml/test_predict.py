@@ -14,7 +14,7 @@ import pytest
 
 from gridflow import errors, predict_udf
 from gridflow._gpu.devices import Device
-from gridflow.ml import serving
+from gridflow.ml import task_gpu
 from gridflow.ml.columns import Slot, scattered, to_column, to_input
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
@@ -483,7 +483,7 @@ def test_it_predicts_over_spark_connect(tmp_path):
     import keras
 
     wide = keras.layers.Dense(90_000, kernel_initializer="ones")
-    x = keras.Input((2,))
+    x = keras.Input((2,), name="x")
     keras.Model(x, keras.ops.max(wide(x), axis=1)).save(tmp_path / "m.keras")
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
@@ -508,30 +508,30 @@ def test_a_task_predicts_on_its_own_gpu(monkeypatch):
     task = SimpleNamespace(resources=lambda: {"gpu": given})
     monkeypatch.setattr(TaskContext, "get", lambda: task)
     every = [Device(i, f"GPU-{i}", 1000) for i in range(4)]
-    monkeypatch.setattr(serving.devices, "find", lambda: every)
+    monkeypatch.setattr(task_gpu.devices, "find", lambda: every)
     first = {"CUDA_VISIBLE_DEVICES": "1,2,3"}
-    monkeypatch.setattr(serving.devices, "first_environment", lambda: first)
+    monkeypatch.setattr(task_gpu.devices, "first_environment", lambda: first)
     monkeypatch.setattr(os, "environ", {})
-    monkeypatch.setattr(serving, "_shown", [])
-    with serving._device("keras") as place:
+    monkeypatch.setattr(task_gpu, "_shown", [])
+    with task_gpu.device("keras") as place:
         assert (place, os.environ["CUDA_VISIBLE_DEVICES"]) == (1, "1,2,3")
         assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     given.addresses = ["GPU-3"]  # of the next task in the same process
-    with serving._device("saved_model") as place:
+    with task_gpu.device("saved_model") as place:
         assert place == 2
     given.addresses = ["0"]
     with pytest.raises(
         errors.GridflowError, match="the GPU 0 to this task, but its host doesn't have or hid"
     ):
-        with serving._device("keras"):
+        with task_gpu.device("keras"):
             pass
-    monkeypatch.setattr(serving, "_shown", [])
+    monkeypatch.setattr(task_gpu, "_shown", [])
     given.addresses = ["2"]
-    with serving._device("function") as place:
+    with task_gpu.device("function") as place:
         assert (place, os.environ["CUDA_VISIBLE_DEVICES"]) == (0, "2")
     given.addresses = ["3"]
     with pytest.raises(errors.GridflowError, match=r"spark\.python\.worker\.reuse=false"):
-        with serving._device("function"):
+        with task_gpu.device("function"):
             pass
 
 
@@ -542,7 +542,7 @@ def test_a_task_without_gpus_sees_none_unless_its_executor_was_told_so(monkeypat
     monkeypatch.setattr(os, "environ", {})
     for first, seen in (({}, "-1"), ({"CUDA_VISIBLE_DEVICES": "0"}, None)):
         os.environ.clear()
-        monkeypatch.setattr(serving.devices, "first_environment", lambda first=first: first)
-        with serving._device("keras") as place:
+        monkeypatch.setattr(task_gpu.devices, "first_environment", lambda first=first: first)
+        with task_gpu.device("keras") as place:
             assert place is None
             assert os.environ.get("CUDA_VISIBLE_DEVICES") == seen

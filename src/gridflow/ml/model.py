@@ -18,6 +18,8 @@ from gridflow.ml.keras_file import KerasFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pyspark.sql import DataFrame
+
 
 class TrainedModel(KerasFile):
     """The Keras model that a training function returned.
@@ -223,6 +225,24 @@ class TrainedModel(KerasFile):
             safe_mode=safe_mode,
             map=map,
         )
+
+    def predict(self, frame: DataFrame, **options: Any) -> DataFrame:
+        """Return a DataFrame with a column more, the predictions: `gridflow.predict`.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            A batch or a streaming DataFrame.
+        **options
+            Those of `gridflow.predict`, such as ``columns=["x"]``.
+
+        Examples
+        --------
+        >>> result.model.predict(df, columns=["x"]).show(5)  # doctest: +SKIP
+        """
+        from gridflow.ml.inference.frames import predict
+
+        return predict(frame, self, **options)
 
     def __repr__(self) -> str:
         return f"TrainedModel({str(self.path)!r})"

@@ -45,13 +45,18 @@ class Parcel:
         return Path(SparkFiles.get(self._file or "")).read_bytes()
 
 
+def key_of(content: bytes) -> str:
+    """Return what identifies a model's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def send(content: bytes, spark: SparkSession) -> Parcel:
     """Return a parcel that the session's workers can open.
 
     A broadcast if there is a SparkContext, because its bytes are read only on demand and removed
     with the function. Over Spark Connect, an artifact of the session.
     """
-    key = hashlib.sha256(content).hexdigest()
+    key = key_of(content)
     if len(content) <= _INLINE_BYTES:
         return Parcel(key, _inline=content)
     context = classic_context(spark)

@@ -1,10 +1,15 @@
-"""Any model as a function of columns: ``gridflow.predict_udf``."""
+"""Any model as a function of columns: ``gridflow.predict_udf``.
+
+Longer than other modules: what is asked of a model is checked here, for all ways to predict.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._feed.ingest import packing
@@ -111,6 +116,64 @@ def predict_udf(
     >>> spark.udf.register("delay", predict)  # doctest: +SKIP
     >>> spark.sql("SELECT delay(x) FROM flights")  # doctest: +SKIP
     """
+    served = serve(
+        model,
+        inputs=inputs,
+        outputs=outputs,
+        batch_size=batch_size,
+        nulls=nulls,
+        signature=signature,
+        custom_objects=custom_objects,
+        safe_mode=safe_mode,
+        backend=backend,
+        map=map,
+    )
+    return column_function(served)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that was checked, and what is asked of it.
+
+    Attributes
+    ----------
+    model : ServedModel
+        Without content.
+    content : bytes
+        Of its file or folder.
+    title : str
+        What plans and logs call it.
+    kind : DataType
+        The type of a prediction.
+    batch_size : int
+    nulls : {"error", "null"}
+    spark : SparkSession
+    """
+
+    model: ServedModel
+    content: bytes
+    title: str
+    kind: DataType
+    batch_size: int
+    nulls: str
+    spark: SparkSession
+
+
+def serve(
+    model: Any,
+    *,
+    inputs: Any = None,
+    outputs: Any = None,
+    batch_size: int = 1024,
+    nulls: str = "error",
+    signature: str | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
+    backend: backends.Backend | None = None,
+    map: Callable[..., Any] | None = None,  # noqa: A002 (as ctx.dataset has it)
+    spark: SparkSession | None = None,
+) -> Served:
+    """Check a model and what is asked of it; the parameters are those of `predict_udf`."""
     whole_number("batch_size", batch_size, 1)
     choose("nulls", nulls, _NULLS)
     if backend is not None:
@@ -129,12 +192,12 @@ def predict_udf(
         session_of,
     )
 
-    spark = session_of()
+    spark = spark or session_of()
     run_this_python_where_it_can(spark)
     kinds, is_struct = _chosen(given, outputs)
-    sent = ServedModel(
+    asked = ServedModel(
         kind=given.kind,
-        parcel=model_broadcast.send(given.content, spark),
+        parcel=model_broadcast.Parcel(model_broadcast.key_of(given.content)),
         inputs=slots,
         outputs=tuple(given.outputs),
         chosen={name: arrow_type(kind) for name, kind in kinds.items()},
@@ -145,9 +208,25 @@ def predict_udf(
         structure=given.structure,
         decode=b"" if map is None else dump_by_value(map),
     )
-    made = _made(sent, _return_type(kinds, is_struct), batch_size, nulls)
-    packs = map is None
-    return _checked(made, slots, spark, sent.backend, packs=packs)
+    kind = _return_type(kinds, is_struct)
+    return Served(asked, given.content, _title(model), kind, batch_size, nulls, spark)
+
+
+def _title(model: Any) -> str:
+    """Return what a model is called: its file's name, its own, or that of its function."""
+    path = getattr(model, "path", model)
+    if isinstance(path, str | Path):
+        return str(path).rstrip("/").rpartition("/")[2]
+    name = getattr(model, "name", None) or getattr(model, "__name__", None)
+    return str(name or type(model).__name__)
+
+
+def column_function(served: Served) -> Any:
+    """Return Spark's function of columns that predicts."""
+    parcel = model_broadcast.send(served.content, served.spark)
+    sent = replace(served.model, parcel=parcel)
+    made = _made(sent, served.kind, served.batch_size, served.nulls)
+    return _checked(made, sent.inputs, served.spark, sent.backend, packs=not sent.decode)
 
 
 def takes_x_alone(function: Any) -> bool:

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._agent.folder import temporary_folder
-from gridflow._gpu import devices
 from gridflow._spec import backends
 from gridflow._spec.backends import KERAS_VARIABLE
-from gridflow._spec.gpus import VISIBLE
 from gridflow.errors import DataError, GridflowError, InvalidArgument, MissingDependency
 from gridflow.ml import columns as arrow
+from gridflow.ml import task_gpu
 from gridflow.ml.decoding import decoder_of
 from gridflow.ml.model_broadcast import unzip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 _KEPT: Final = 3
 _loaded: OrderedDict[tuple[Any, ...], Predict] = OrderedDict()
 _lock: Final = threading.Lock()
-#: The GPUs made visible to this process; CUDA checks only once.
-_shown: Final[list[str]] = []
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,8 @@ class ServedModel:
         How a Keras model takes its inputs: ``"one"``, ``"list"`` or ``"dict"``.
     decode : bytes
         A pickled function that the columns of a batch go through first; empty: none.
+    widths : tuple of int
+        How many columns are stacked into each input. Default: all into a single input, or one each.
     """
 
     kind: str
@@ -88,6 +86,7 @@ class ServedModel:
     arguments: tuple[str, ...] = ()
     structure: str = "one"
     decode: bytes = b""
+    widths: tuple[int, ...] = ()
 
 
 def predictions(
@@ -104,15 +103,26 @@ def predictions(
         Maximum rows per call of the model.
     nulls : {"error", "null"}
     """
-    with _device(model.kind) as device:
+    with task_gpu.device(model.kind) as device:
         predict = _load(model, device)
         for batch in batches:
             columns = batch if isinstance(batch, tuple) else (batch,)
-            null = arrow.is_null(columns) if nulls == "null" else None
-            if null is not None:
-                columns = tuple(column.filter(~null) for column in columns)
-            found = _predicted(model, predict, columns, batch_size)
-            yield found if null is None else arrow.scattered(found, null)
+            yield predicted(model, predict, columns, batch_size, nulls)
+
+
+def predicted(
+    model: ServedModel,
+    predict: Predict,
+    columns: Sequence[pa.Array],
+    batch_size: int,
+    nulls: str,
+) -> pa.Array:
+    """Return the column of predictions for columns of rows."""
+    null = arrow.is_null(columns) if nulls == "null" else None
+    if null is not None:
+        columns = tuple(column.filter(~null) for column in columns)
+    found = _predicted(model, predict, columns, batch_size)
+    return found if null is None else arrow.scattered(found, null)
 
 
 def _predicted(
@@ -156,25 +166,24 @@ def _predicted(
 
 
 def _inputs(model: ServedModel, columns: Sequence[pa.Array]) -> list[np.ndarray]:
-    slots = model.inputs
-    if len(slots) == 1 and len(columns) > 1:
-        ((name, slot),) = slots.items()
-        if slot.shape is not None and slot.shape not in ((len(columns),), (None,)):
-            raise InvalidArgument(
-                f"the model's input {name!r} takes rows of the shape {slot}; got {len(columns)} "
-                "columns."
-            )
-        return [arrow.stacked(columns, slot, name)]
-    if slots and len(columns) != len(slots):
+    named = model.inputs or {str(place): arrow.Slot() for place in range(len(columns))}
+    widths = model.widths or ((len(columns),) if len(named) == 1 else (1,) * len(named))
+    if sum(widths) != len(columns):
         raise InvalidArgument(
-            f"the model has {len(slots)} inputs ({', '.join(slots)}), got {len(columns)} columns."
+            f"the model has {len(named)} inputs ({', '.join(named)}), got {len(columns)} columns."
         )
-    named = slots or {str(place): arrow.Slot() for place in range(len(columns))}
-    named = dict.fromkeys(named, arrow.Slot()) if model.decode else named  # it brings the form
-    return [
-        arrow.to_input(column, slot, name)
-        for column, (name, slot) in zip(columns, named.items(), strict=True)
-    ]
+    found, left = [], list(columns)
+    for (name, slot), width in zip(named.items(), widths, strict=True):
+        own, left = left[:width], left[width:]
+        if width > 1 and slot.shape is not None and slot.shape not in ((width,), (None,)):
+            raise InvalidArgument(
+                f"the model's input {name!r} takes rows of the shape {slot}; got {width} columns."
+            )
+        if width > 1:
+            found.append(arrow.stacked(own, slot, name))
+        else:  # what decodes it brings the form
+            found.append(arrow.to_input(own[0], arrow.Slot() if model.decode else slot, name))
+    return found
 
 
 def _load(model: ServedModel, device: int | None) -> Predict:
@@ -184,11 +193,16 @@ def _load(model: ServedModel, device: int | None) -> Predict:
     key = (model.parcel.key, model.kind, model.options, model.backend, named, device)
     with _lock:
         if key not in _loaded:
-            _loaded[key] = _LOADERS[model.kind](model, device)
+            _loaded[key] = load(model, device)
             while len(_loaded) > _KEPT:
                 _loaded.popitem(last=False)
         _loaded.move_to_end(key)
         return _loaded[key]
+
+
+def load(model: ServedModel, device: int | None = None) -> Predict:
+    """Return a model's predict function."""
+    return _LOADERS[model.kind](model, device)
 
 
 def _load_keras(model: ServedModel, device: int | None) -> Predict:
@@ -198,7 +212,7 @@ def _load_keras(model: ServedModel, device: int | None) -> Predict:
 
     _choose_backend(model)
     header = {"kind": model.kind, "files": ["model.keras"]}
-    scope = _scope(model.kind, device)
+    scope = task_gpu.scope(model.kind, device)
     with scope(), temporary_folder("gridflow-model-") as folder:  # removed even after a kill
         (folder / "model.keras").write_bytes(model.parcel.open())
         loaded = results.unpack(header, folder, cloudpickle.loads(model.options))
@@ -228,7 +242,7 @@ def _load_saved_model(model: ServedModel, device: int | None) -> Predict:
     from gridflow._keras import safe_mode
 
     options = cloudpickle.loads(model.options)
-    scope = _scope(model.kind, device)
+    scope = task_gpu.scope(model.kind, device)
     with scope(), temporary_folder("gridflow-model-") as folder:
         unzip(model.parcel.open(), folder)
         loaded = safe_mode.load_saved_model(
@@ -328,80 +342,3 @@ def _choose_backend(model: ServedModel) -> None:
             f"{model.backend}. Pass backend={there!r} to predict_udf if the model supports it, or "
             f"start the application with spark.executorEnv.{KERAS_VARIABLE}={model.backend}."
         )
-
-
-@contextlib.contextmanager
-def _device(kind: str) -> Iterator[int | None]:
-    """Yield the index of the task's GPU among those of this process; None: no GPU.
-
-    A Spark Python worker serves tasks with different GPUs, but CUDA reads its variables only once.
-    So the process sees all GPUs of its host, with memory allocated on demand, and each task's model
-    is loaded onto the task's GPU. A function can't be told which one to use, so it sees only that
-    GPU.
-
-    Raises
-    ------
-    GridflowError
-        The GPU doesn't exist, or this process already uses another one.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    granted = context.resources().get("gpu") if context is not None else None
-    addresses = granted.addresses if granted is not None else []
-    first = devices.first_environment()
-    if not addresses:
-        if VISIBLE not in first:  # otherwise chosen when the executors were started
-            os.environ[VISIBLE] = "-1"
-        yield None
-        return
-    os.environ |= {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    }
-    every = [] if kind == "function" else _every_gpu()
-    if not every:
-        _show(addresses[0])
-        yield 0
-        return
-    seen = devices.visible(every, first.get(VISIBLE))
-    own = devices.visible(every, addresses[0])
-    if len(own) != 1 or own[0] not in seen:
-        raise GridflowError(
-            f"Spark assigned the GPU {addresses[0]} to this task, but its host doesn't have or "
-            f"hides it: there are {', '.join(str(device.index) for device in seen) or 'none'}."
-        )
-    _show(",".join(str(device.index) for device in seen))
-    yield seen.index(own[0])
-
-
-def _every_gpu() -> list[devices.Device]:
-    try:
-        return devices.find()
-    except devices.NoAnswer:
-        return []
-
-
-def _show(gpus: str) -> None:
-    if _shown and _shown[0] != gpus:
-        raise GridflowError(
-            f"this Spark Python worker already uses the GPU {_shown[0]} for another task and can't "
-            f"change to {gpus}. Start the application with spark.python.worker.reuse=false, or "
-            "with one GPU for each executor."
-        )
-    _shown[:] = [gpus]
-    os.environ[VISIBLE] = gpus
-
-
-def _scope(kind: str, device: int | None) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a context that places a model and its computations on a GPU."""
-    if device is None:
-        return contextlib.nullcontext
-    if kind == "keras":
-        import keras
-
-        return lambda: keras.device(f"gpu:{device}")
-    import tensorflow as tf
-
-    return lambda: tf.device(f"/GPU:{device}")

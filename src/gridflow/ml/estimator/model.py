@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
@@ -15,7 +15,8 @@ from gridflow._feed.selection import named
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.ml.estimator import columns, persistence, shapes
 from gridflow.ml.estimator.params import PredictionParams, with_accessors
-from gridflow.ml.predict import takes_x_alone
+from gridflow.ml.inference.frames import with_predictions
+from gridflow.ml.predict import arranged, serve, takes_x_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
     from gridflow.ml.estimator.summary import KerasTrainingSummary
     from gridflow.ml.model import TrainedModel
-
-#: Since Spark 4.2, Python UDFs on Arrow take a file's columns as they are, and fail if a vector is
-#: among them, also one that they don't use: "UNSUPPORTED_DATATYPE".
-_TAKES_COLUMNS: Final = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 @with_accessors
@@ -99,17 +96,20 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
                 )
         features = self.getOrDefault("featuresCol")
         columns.check(dataset.columns, named(features), "featuresCol")
-        predict = self.trainedModel.predict_udf(
+        served = serve(
+            self.trainedModel,
             batch_size=self.getOrDefault("predictBatchSize"),
             custom_objects=self.given("customObjects"),
             safe_mode=self.getOrDefault("safeMode"),
             map=self._decoder(),
+            spark=dataset.sparkSession,
         )
-        _let_vectors_pass(dataset)
-        predicted = predict(**self._inputs(dataset, features))
-        if self._classifies:
-            return self._classified(dataset, predicted)
-        return self._with_outputs(dataset, predicted, names)
+        inputs = arranged((), self._inputs(dataset, features), served.model.inputs)
+        # A single name needs no column that is renamed later.
+        distinct = set(names.values())
+        name = HIDDEN if self._classifies or len(distinct) > 1 else next(iter(distinct))
+        rows = with_predictions(dataset, served, inputs, name)
+        return self._classified(rows) if self._classifies else self._with_outputs(rows, names)
 
     def _decoder(self) -> Any:
         """Return the function of batches, if it is one for predictions, too."""
@@ -156,15 +156,12 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
                 )
         return found
 
-    def _with_outputs(
-        self, dataset: DataFrame, predicted: Column, names: Mapping[str, str]
-    ) -> DataFrame:
+    def _with_outputs(self, rows: DataFrame, names: Mapping[str, str]) -> DataFrame:
         from pyspark.sql import functions as f
         from pyspark.sql.types import StructType
 
         distinct = set(names.values())
-        hidden = next(iter(distinct)) if len(distinct) == 1 else _HIDDEN
-        rows = dataset.withColumn(hidden, predicted)
+        hidden = next(iter(distinct)) if len(distinct) == 1 else HIDDEN
         kind = rows.schema[hidden].dataType
         if not isinstance(kind, StructType):
             return rows.withColumn(hidden, _evaluable(f.col(quoted(hidden)), kind))
@@ -178,15 +175,14 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
         added = {names[name]: column for name, column in each.items()}
         return rows.withColumns(added).drop(hidden)
 
-    def _classified(self, dataset: DataFrame, predicted: Column) -> DataFrame:
+    def _classified(self, rows: DataFrame) -> DataFrame:
         """Return classes and probabilities as Spark's evaluators take them."""
         from pyspark.ml.functions import array_to_vector
         from pyspark.sql import functions as f
         from pyspark.sql.types import ArrayType
 
-        rows = dataset.withColumn(_HIDDEN, predicted)
-        out = f.col(_HIDDEN)
-        if isinstance(rows.schema[_HIDDEN].dataType, ArrayType):
+        out = f.col(HIDDEN)
+        if isinstance(rows.schema[HIDDEN].dataType, ArrayType):
             scores = out.cast("array<double>")
             chances, raw = scores, scores
             most = f.array_max(scores)  # NaN, if there is one
@@ -203,11 +199,11 @@ class KerasModel(PredictionParams, Model, MLReadable["KerasModel"], MLWritable):
             added[self.given("probabilityCol")] = array_to_vector(chances)
         if self.given("rawPredictionCol"):
             added[self.given("rawPredictionCol")] = array_to_vector(raw)
-        return rows.withColumns(added).drop(_HIDDEN)
+        return rows.withColumns(added).drop(HIDDEN)
 
 
 #: Temporary column of predictions, before they become the requested columns.
-_HIDDEN = "__gridflow_predicted"
+HIDDEN = "__gridflow_predicted"
 _UNEVEN = "columns that become one input have arrays of different lengths in a row: "
 
 
@@ -216,14 +212,6 @@ def _evaluable(column: Column, kind: Any) -> Column:
     from pyspark.sql.types import FloatType
 
     return column.cast("double") if isinstance(kind, FloatType) else column
-
-
-def _let_vectors_pass(dataset: DataFrame) -> None:
-    """Turn the session's `_TAKES_COLUMNS` off if a column has a type such as a vector."""
-    from pyspark.sql.types import UserDefinedType
-
-    if any(isinstance(each.dataType, UserDefinedType) for each in dataset.schema):
-        dataset.sparkSession.conf.set(_TAKES_COLUMNS, "false")
 
 
 def _input(
