@@ -1,4 +1,4 @@
-"""Predictions on the executors; each Python worker keeps its model between partitions."""
+"""Predictions on the executors, by the model in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._feed.ingest.names import quoted
 from gridflow.compat.tfos import _restoring, _setting
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.columns import check_range
+from gridflow.ml.inference.frames import with_predictions
+from gridflow.ml.predict import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
+#: The column of all outputs, before each becomes a column of its own.
+_PREDICTED: Final = "__gridflow_predicted"
 
 
 @dataclass(frozen=True)
@@ -54,27 +59,28 @@ class Work:
 
 def transform(dataset: DataFrame, work: Work) -> DataFrame:
     """Return the predictions for a DataFrame's rows."""
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import functions
 
-    missing = [column for column, _ in work.inputs if column not in dataset.columns]
+    names = [column for column, _ in work.inputs]
+    missing = [column for column in names if column not in dataset.columns]
     if missing:
         hint = did_you_mean(missing[0], dataset.columns)
         raise SchemaError(f"input_mapping: the DataFrame has no column {missing[0]!r}.{hint}")
-    columns = [
-        vector_to_array(functions.col(column)).alias(column)
-        if isinstance(dataset.schema[column].dataType, VectorUDT)
-        else functions.col(column)
-        for column, _ in work.inputs
-    ]
+    written = _written(work.export_dir or work.model_dir)
 
-    def predict(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        model = _model(_Key(work))
-        for frame in frames:
-            yield model.predict(frame)
+    def make(_written: object = written) -> Callable[..., dict[str, np.ndarray]]:
+        return _LoadedModel(work).predict
 
-    return dataset.select(columns).mapInPandas(predict, _schema(dataset, work))
+    served = serve(
+        make,
+        inputs=names,
+        outputs=f"struct<{_schema(dataset, work)}>",
+        batch_size=work.batch_size,
+        spark=dataset.sparkSession,
+    )
+    columns = [functions.col(quoted(name)) for name in names]
+    predicted = with_predictions(dataset.select(columns), served, columns, _PREDICTED)
+    return predicted.select(f"{_PREDICTED}.*")
 
 
 def _schema(dataset: DataFrame, work: Work) -> str:
@@ -141,7 +147,7 @@ class _LoadedModel:
         }
         self._outputs = _names(wanted[1], list(given), "output")
         fields = [
-            f"`{column}` {_spark_type(given[name])}"
+            f"`{column}`: {_spark_type(given[name])}"
             for (_, column), name in zip(work.outputs, self._outputs, strict=True)
         ]
         self.schema = ", ".join(fields)
@@ -161,55 +167,41 @@ class _LoadedModel:
         function = loaded.signatures[self._work.signature]
         return function, function.structured_input_signature[1], function.structured_outputs
 
-    def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the predictions for rows."""
+    def predict(self, *columns: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the outputs for a batch of rows, by the columns that they become."""
         import numpy as np
-        import pandas as pd
 
-        found: dict[str, list[Any]] = {column: [] for _, column in self._work.outputs}
-        for first in range(0, len(frame), self._work.batch_size):
-            rows = frame.iloc[first : first + self._work.batch_size]
-            inputs = {
-                name: self._tensor(rows[column], self._specs[name])
-                for name, column in self._columns.items()
-            }
-            answers = self._function(**inputs)
-            for (_, column), name in zip(self._work.outputs, self._outputs, strict=True):
-                values: np.ndarray = np.asarray(answers[name])
-                if values.ndim == 0 or len(values) != len(rows):
-                    raise InvalidArgument(
-                        f"output {name!r} has shape {values.shape} for {len(rows)} rows; an output "
-                        "in output_mapping needs one value for each row."
-                    )
-                if values.dtype.kind == "u":  # Spark has only signed integers
-                    check_range(values, np.dtype(np.int64), f"the output {name!r} has", "bigint")
-                found[column].extend(values.tolist())
-        return pd.DataFrame(found)
+        inputs = {
+            name: self._tensor(values, self._specs[name], column)
+            for (name, column), values in zip(self._columns.items(), columns, strict=True)
+        }
+        answers = self._function(**inputs)
+        found = {}
+        for (_, column), name in zip(self._work.outputs, self._outputs, strict=True):
+            values: np.ndarray = np.asarray(answers[name])
+            if values.ndim == 0 or len(values) != len(columns[0]):
+                raise InvalidArgument(
+                    f"output {name!r} has shape {values.shape} for {len(columns[0])} rows; an "
+                    "output in output_mapping needs one value for each row."
+                )
+            found[column] = values
+        return found
 
-    def _tensor(self, cells: pd.Series[Any], spec: Any) -> Any:
+    def _tensor(self, values: np.ndarray, spec: Any, column: str) -> Any:
         import numpy as np
         import tensorflow as tf
 
-        values = cells.to_numpy()
-        if values.dtype == object and len(values) and not isinstance(values[0], str | bytes):
-            values = np.stack([np.asarray(_nested(cell)) for cell in values])
         tensor = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
         if tensor.dtype != spec.dtype:
             if tensor.dtype.is_floating or tensor.dtype.is_integer:
                 wanted = np.dtype(spec.dtype.as_numpy_dtype)
-                has = f"the column {cells.name!r} holds"
+                has = f"the column {column!r} holds"
                 check_range(tensor.numpy(), wanted, has, f"the model's {spec.dtype.name}")
             tensor = tf.cast(tensor, spec.dtype)
         if spec.shape.rank is None:
             return tensor
         # Restore the shape, because arrays in Spark are usually flat.
         return tf.reshape(tensor, [len(values), *(size or -1 for size in spec.shape[1:])])
-
-
-def _nested(cell: Any) -> Any:
-    """Return an array of arrays, which pandas holds as an object array, as nested lists."""
-    nested = getattr(getattr(cell, "dtype", None), "hasobject", False)
-    return [_nested(each) for each in cell] if nested else cell
 
 
 def _names(wanted: Sequence[str], known: Sequence[str], what: str) -> list[str]:
