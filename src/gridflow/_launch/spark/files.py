@@ -116,7 +116,7 @@ def upload(spark: SparkSession, local: Path, path: str) -> None:
     except PySparkException as error:
         raise GridflowError(
             f"Spark Connect can't write {path}: {error} If the server's file system is local, "
-            "set spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
+            "start it with spark.sql.artifact.copyFromLocalToFs.allowDestLocal=true."
         ) from error
 
 
