@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "feed"))
-
+from cases import BATCH, CASES
 from measure import measured
 
-BATCH = 1024
-ROWS = 120_000
 
-
-def main(repetitions: int, path: str) -> None:
-    import numpy as np
-
+def main(repetitions: int, path: str, name: str) -> None:
     import keras
 
-    model = keras.saving.load_model(path)
-    rows = np.random.default_rng(1).random((ROWS, 784), np.float32)
+    case, model = CASES[name], keras.saving.load_model(path)
+    count = min(case.rows * case.times, 2 * case.rows, 1_000_000)
+    rows = case.array(count)
 
     def work():
         model.predict(rows, batch_size=BATCH, verbose=0)
 
     work()
     samples = [vars(measured(work, 0.0)) for _ in range(repetitions)]
-    print("RESULT " + json.dumps({"numpy": {"rows": ROWS, "samples": {"all": samples}}}))
+    print("RESULT " + json.dumps({"numpy": {"rows": count, "samples": {"all": samples}}}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
