@@ -118,6 +118,11 @@ def matrix():
         yield title, flights(**changes)
 
 
+def pairs():
+    """Combinations with each value of every option beside each value of every other one."""
+    return itertools.islice(matrix(), 1, None, 9)
+
+
 def full():
     """A job that makes use of almost everything."""
     return flights(

@@ -15,7 +15,7 @@ import yaml
 from environments import ENVIRONMENTS, processes, split_commands
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from jobs import HAS_SCHEMAS, LACKING, SCHEMAS, TRAINING, TRICKY, flights, full, matrix
+from jobs import HAS_SCHEMAS, LACKING, SCHEMAS, TRAINING, TRICKY, flights, full, matrix, pairs
 
 from gridflow.deploy import (
     TARGETS,
@@ -56,11 +56,13 @@ def expressible(job, target):
     return render(job, target, lossy=True)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_combination_is_valid_and_fast(target):
-    """Without the folder of schemas: our own lint, and the schemas of Kubernetes' own kinds."""
+def check(target, jobs):
+    """Render jobs quickly, each of them valid without the folder of schemas.
+
+    By our own lint, and by the schemas of Kubernetes' own kinds.
+    """
     rendered = 0
-    for title, job in [*matrix(), ("full", full()), ("init", parse_job(TEMPLATE))]:
+    for title, job in jobs:
         started = time.process_time()
         rendering = expressible(job, target)
         assert time.process_time() - started < 1.0, title
@@ -72,6 +74,17 @@ def test_every_combination_is_valid_and_fast(target):
             assert result.problems == (), title
             assert result.notes == () or not HAS_SCHEMAS or target in LACKING, title
     assert rendered >= 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_two_options_together_are_valid_and_fast(target):
+    check(target, [*pairs(), ("full", full()), ("init", parse_job(TEMPLATE))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_combination_is_valid_and_fast(target):
+    check(target, matrix())
 
 
 @pytest.mark.parametrize("target", TARGETS)
