@@ -141,7 +141,7 @@ CASES = {
     "images of 32 x 32": Case(
         _images,
         8_000,
-        3,
+        6,
         lambda rows: (_random(rows, 32, 32, 3) * 255).astype("uint8"),
         {"numpy": (0.9, None)},
         [f"{_PIXELS} as x", "id % 10 as y"],

@@ -91,6 +91,10 @@ SIZES = (0, 1, 512, 513, 70_001, 600_000)
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8")
 
 
+#: Of the ranks: what make quick leaves to make test-all.
+MORE_HOSTS = ([0, 0], [0] * 6, [0, 1], [0, 1, 2])
+
+
 def sums(group, rank):
     found = [group.all_reduce(numbers(rank, size, dtype)) for size in SIZES for dtype in DTYPES]
     scalar = group.all_reduce(np.float32(rank + 1))
@@ -98,7 +102,9 @@ def sums(group, rank):
 
 
 @pytest.mark.parametrize(
-    "hosts", [[0, 0], [0] * 6, [0, 1], [0, 0, 1, 1], [0, 1, 2]], ids=lambda each: str(each)
+    "hosts",
+    [[0, 0, 1, 1], *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_HOSTS)],
+    ids=str,
 )
 def test_all_ranks_have_the_sum_in_the_order_of_ranks_bit_by_bit(hosts, ranks):
     found = ranks(hosts, sums).meet().results()
@@ -146,6 +152,7 @@ def through_torch(group, rank, folder):
     return tensors_exchanged(rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["group", "torch"])
 def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(way, ranks, tmp_path):
     torch = pytest.importorskip("torch")
@@ -174,7 +181,10 @@ def other_type(group, rank):
 
 
 @pytest.mark.parametrize("hosts", [[0, 0], [0, 1]])
-@pytest.mark.parametrize("work", [apart, apart_otherwise, other_type])
+@pytest.mark.parametrize(
+    "work",
+    [apart, *(pytest.param(w, marks=pytest.mark.slow) for w in (apart_otherwise, other_type))],
+)
 def test_ranks_in_different_operations_are_told_so(hosts, work, ranks):
     found = ranks(hosts, work).meet().results()
     assert all(isinstance(each, RanksDiffer | PeerGone) for each in found)

@@ -62,7 +62,9 @@ def outcomes(request, tmp_path_factory):
             and "cell" in item.callspec.params
         ]
         models = [MODELS.index(model) for _, model in cells if model in MODELS]
+        usual = {*CASES, *DATA_CASES}
         return {
+            "in_full": any(case not in usual for case, _ in cells),
             "models": max(models, default=0) + 1,
             "steps": any(case in STEP_CASES for case, _ in cells),
             "weights": any(case in weighted.CASES for case, _ in cells),

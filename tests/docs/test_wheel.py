@@ -65,11 +65,10 @@ def test_the_wheel_holds_every_module_and_nothing_of_the_tests(wheel):
     assert licences == {"LICENSE", "NOTICE"}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(SECONDS)
-@pytest.mark.usefixtures("no_leaks")
-def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_path):
-    environment = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """Give the Python of a fresh environment with the wheel, as the README has it installed."""
+    environment = tmp_path_factory.mktemp("fresh") / "environment"
     python = environment / "bin" / "python"
     constraints = Path("requirements", "constraints.txt")
     # The extra that the README names; ``make setup`` has put its packages into uv's cache.
@@ -77,10 +76,21 @@ def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, tmp_
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     uv("venv", "--quiet", "--python", version, environment)
     uv("pip", "install", "--quiet", "--python", python, "--constraint", ROOT / constraints, wanted)
-    try:
-        check_what_the_readme_promises(python, tmp_path)
-        smoke = [python, "-m", "gridflow.testing.smoke"]
-        done = subprocess.run(smoke, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert "Spark wrote 1024 rows to a TFRecord file and read them" in done.stdout
-    finally:
-        shutil.rmtree(environment)  # over a gigabyte, which pytest would keep for three runs
+    yield python
+    shutil.rmtree(environment)  # over a gigabyte, which pytest would keep for three runs
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.usefixtures("no_leaks")
+def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(python, tmp_path):
+    check_what_the_readme_promises(python, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.usefixtures("no_leaks")
+def test_smoke_finds_nothing_wrong_with_a_fresh_environment(python, tmp_path):
+    smoke = [python, "-m", "gridflow.testing.smoke"]
+    done = subprocess.run(smoke, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Spark wrote 1024 rows to a TFRecord file and read them" in done.stdout

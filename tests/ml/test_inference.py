@@ -10,10 +10,11 @@ import signal
 import time
 
 import numpy as np
-import psutil
 import pytest
+from processes import models
 from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
+from pyspark.sql import functions as f
 
 import gridflow
 from gridflow import errors
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-PROCESS = "gridflow.ml.inference.process"
 #: Expressions of `id` and of `n`, a number between 0 and 1 that is drawn for each row.
 VALUES = {
     "boolean": "id % 3 = 0",
@@ -123,7 +123,7 @@ def generated(spark, chosen, types):
 def test_generated_tables_are_predicted_as_by_predict_udf(spark, by_value):
     kind = {"outputs": "struct<seen: string>"}
     types = VALUES.keys() - REFUSED
-    for seed in range(30):
+    for seed in range(10):
         chosen = random.Random(seed)
         rows, asked = generated(spark, chosen, types)
         found = wanted = rows
@@ -288,19 +288,30 @@ def test_what_a_node_took_is_among_sparks_metrics(spark, dense):
 
 
 def test_a_stream_is_predicted(spark, dense, tmp_path):
-    rows_of(spark, 40, 2).selectExpr(
-        "id", "array(float(id), 1f) AS a", "'x' AS b", "timestamp_seconds(id) AS at"
-    ).write.parquet(str(tmp_path / "in"))
+    def arrive(first, count):
+        spark.range(first, first + count, 1, 2).selectExpr(
+            "id", "array(float(id), 1f) AS a", "'x' AS b", "timestamp_seconds(id) AS at"
+        ).write.mode("append").parquet(str(tmp_path / "in"))
+
+    arrive(0, 40)
     stream = spark.readStream.schema("id long, a array<float>, b string, at timestamp")
     stream = stream.parquet(str(tmp_path / "in")).withWatermark("at", "10 seconds")
     predicted = gridflow.predict(stream, dense, outputs="sum")
-    counted = predicted.groupBy("prediction").count()
-    for name, frame, mode in (("p", predicted, "append"), ("q", counted, "complete")):
-        query = frame.writeStream.format("memory").queryName(f"stream_{name}").outputMode(mode)
-        query = query.option("checkpointLocation", str(tmp_path / name))
+    windows = predicted.groupBy(f.window("at", "10 seconds")).agg(f.sum("prediction").alias("p"))
+
+    def run(name, frame):
+        query = frame.writeStream.format("parquet").option("path", str(tmp_path / name))
+        query = query.option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
         query.trigger(availableNow=True).start().awaitTermination(120)
-        found = spark.table(f"stream_{name}").collect()
-        assert sorted(row.prediction for row in found) == [float(i + 1) for i in range(40)]
+        return spark.read.parquet(str(tmp_path / name)).collect()
+
+    for count in (40, 60):  # the second time from where the checkpoint was
+        found = run("rows", predicted)
+        assert sorted(row.prediction for row in found) == [float(i + 1) for i in range(count)]
+        last = (count - 11) // 10  # the watermark
+        sums = {row.window.start.second: row.p for row in run("windows", windows)}
+        assert sums == {10 * i: sum(range(10 * i + 1, 10 * i + 11)) for i in range(last)}
+        arrive(40, 20)
 
 
 @pytest.mark.parametrize(
@@ -320,18 +331,6 @@ def test_columns_that_cannot_be_are_refused(spark, options, said):
         gridflow.predict(rows, seen, **{"outputs": "string", **options})
     with pytest.raises(errors.InvalidArgument, match="takes a DataFrame and a model"):
         gridflow.predict(seen, rows)
-
-
-def model_processes(spark):
-    """Return the models' processes of a session's executors."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if PROCESS in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def once(path, act):
@@ -385,11 +384,11 @@ def test_a_cancelled_query_leaves_the_process_to_others(spark, tmp_path, by_valu
     context = spark.sparkContext
     thread = _query_of(spark, found, "gridflow-cancelled")
     wait_for(lambda: os.path.exists(path), "the model computes")
-    before = {process.pid for process in model_processes(spark)}
+    before = {process.pid for process in models(spark)}
     context.cancelJobsWithTag("gridflow-cancelled")
     thread.join()
     assert sum(row.prediction - row.x for row in found.collect()) == 5000
-    assert {process.pid for process in model_processes(spark)} >= before
+    assert {process.pid for process in models(spark)} >= before
 
 
 def _query_of(spark, frame, tag):

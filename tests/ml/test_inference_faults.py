@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from processes import executors, models
 from pyspark import InheritableThread
 
 import gridflow
@@ -21,8 +22,6 @@ pytestmark = [
 
 FAULTS = 8
 ROWS = 20_000
-PROCESS = "gridflow.ml.inference.process"
-EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def plus(more):
@@ -36,33 +35,6 @@ def plus(more):
         return predict
 
     return make
-
-
-def executors(spark):
-    """Return the executors of the session's application."""
-    application = spark.sparkContext.applicationId
-    return [
-        process
-        for process in psutil.process_iter()
-        if EXECUTOR in (words := words_of(process)) and application in words
-    ]
-
-
-def models(spark):
-    """Return the processes of models beside them."""
-    return [
-        process
-        for executor in executors(spark)
-        for process in executor.children()
-        if PROCESS in words_of(process)
-    ]
-
-
-def words_of(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 class Query:

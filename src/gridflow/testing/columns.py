@@ -96,7 +96,9 @@ def _split(replicas: int) -> None:
     )
 
 
-def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: bool) -> None:
+def plain(
+    flavour: str, found_in: str, *, in_full: bool, models: int, steps: bool, weights: bool
+) -> None:
     """Compute the expected values of a flavour, in a process without a gridflow job."""
     keras = _keras_of(flavour)
     lab = Lab(keras, _Alone())
@@ -104,12 +106,14 @@ def plain(flavour: str, found_in: str, models: int, *, steps: bool, weights: boo
     for model in lab.models[:models]:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    others = {**plain_data_results(lab), **uneven.plain_results(lab)}
-    if lab.is_tensorflow:
+    others = plain_data_results(lab)
+    if in_full:
+        others |= uneven.plain_results(lab)
+    if in_full and lab.is_tensorflow:
         others |= batch_cases.plain_results(lab)
-    if steps:
+    if in_full and steps:
         others |= plain_step_results(lab)
-    if weights:
+    if in_full and weights:
         others |= weighted.plain_results(lab)
     for case, result in others.items():
         found[case, MODELS[0]] = result

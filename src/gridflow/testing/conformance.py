@@ -69,6 +69,7 @@ def run_plain(
     flavour: str,
     directory: Path,
     *,
+    in_full: bool = True,
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
@@ -81,13 +82,14 @@ def run_plain(
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
         Where to write a temporary file.
-    models, steps, weights
+    in_full, models, steps, weights
         See `run_column`.
     gpus : float, default 0
         0: it computes on the CPU.
     """
     place = directory / f"plain-{flavour}"
-    arguments = f"{flavour!r}, {str(place)!r}, {models}, steps={steps}, weights={weights}"
+    options = f"{in_full=}, {models=}, {steps=}, {weights=}"
+    arguments = f"{flavour!r}, {str(place)!r}, {options}"
     call = f"from gridflow.testing import columns; columns.plain({arguments})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", call],
@@ -158,6 +160,7 @@ def run_column(
     spark: SparkSession | None = None,
     *,
     warm_seconds: float = LaunchOptions.warm_seconds,
+    in_full: bool = True,
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
@@ -174,6 +177,9 @@ def run_column(
         A folder that doesn't exist yet; all tasks must be able to access it.
     spark, warm_seconds
         See `run_table`.
+    in_full : bool, default True
+        Whether to include the cases of `uneven` and `batch_cases`, and those that `steps` and
+        `weights` are for.
     models : int, default all
         Number of `MODELS` to train.
     steps, weights : bool, default True
@@ -212,7 +218,7 @@ def run_column(
     if is_asynchronous:
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
-        more = {"in_full": spark is None, "models": models}
+        more = {"in_full": in_full and spark is None, "models": models}
         more |= {"steps": steps, "weights": weights}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]

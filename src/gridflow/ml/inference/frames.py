@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 #: Rows of a batch at least, of which small batches for the model are cut.
-_LEAST_ROWS: Final = 1024
+_LEAST_ROWS: Final = 8192
 #: A column, or several of numbers that are stacked into an input.
 _Columns = str | Sequence[str]
 #: Since Spark 4.2, Python UDFs on Arrow take a file's columns as they are, and fail if a vector is

@@ -1,5 +1,8 @@
 package io.gridflow.inference;
 
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -100,11 +103,52 @@ final class ModelProcesses {
       }
     }
     idle.sort(Comparator.comparingLong((ModelProcess process) -> process.idleSince).reversed());
+    int most = !idle.isEmpty() && isMemoryShort() ? 0 : MOST_IDLE;
     for (int i = 0; i < idle.size(); i++) {
-      if (i >= MOST_IDLE || now - idle.get(i).idleSince > IDLE_NANOS) {
+      if (i >= most || now - idle.get(i).idleSince > IDLE_NANOS) {
         forget(idle.get(i));
         idle.get(i).stop("had no work", false);
       }
     }
+  }
+
+  /** Whether less than a tenth of the memory is left, of the host or of the container. */
+  private static boolean isMemoryShort() {
+    long all = 0;
+    long left = Long.MAX_VALUE;
+    for (String line : lines("/proc/meminfo")) {
+      if (line.startsWith("MemTotal:")) {
+        all = number(line);
+      } else if (line.startsWith("MemAvailable:")) {
+        left = number(line);
+      }
+    }
+    if (left < all / 10) {
+      return true;
+    }
+    List<String> most = lines("/sys/fs/cgroup/memory.max");
+    List<String> used = lines("/sys/fs/cgroup/memory.current");
+    long reclaimable = 0; // what was read of files counts as used
+    for (String line : lines("/sys/fs/cgroup/memory.stat")) {
+      if (line.startsWith("inactive_file ")) {
+        reclaimable = number(line);
+      }
+    }
+    return !most.isEmpty()
+        && !used.isEmpty()
+        && !most.get(0).equals("max")
+        && number(used.get(0)) - reclaimable > number(most.get(0)) / 10 * 9;
+  }
+
+  private static List<String> lines(String path) {
+    try {
+      return Files.readAllLines(Path.of(path));
+    } catch (IOException none) {
+      return List.of();
+    }
+  }
+
+  private static long number(String line) {
+    return Long.parseLong(line.replaceAll("\\D", ""));
   }
 }

@@ -30,7 +30,7 @@ final class Rows implements Iterator<InternalRow> {
   private static final long MOST_BYTES = 1L << 30;
 
   /** Enough bytes for a batch of as many rows as the model takes in a call, or a multiple. */
-  private static final long ENOUGH_BYTES = 16L << 20;
+  private static final long ENOUGH_BYTES = 1L << 20;
 
   private final PredictExec.Work work;
   private final Iterator<InternalRow> source;
