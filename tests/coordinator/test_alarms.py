@@ -6,7 +6,7 @@ import importlib.metadata
 import sys
 
 import pytest
-from test_machine import heard
+from stories import heard
 
 from gridflow._coordinator import events as ev
 from gridflow._coordinator.alarms import Alarms

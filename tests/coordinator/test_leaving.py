@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_machine import CLOSE, Story, failure
+from stories import CLOSE, Story, failure
 
 from gridflow import errors
 from gridflow._coordinator import events as ev
