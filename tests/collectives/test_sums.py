@@ -218,9 +218,16 @@ def once_it_stands_still(folder, size, group, rank):
     return group.all_reduce(np.ones(size, "float32"))
 
 
+#: Ranks' hosts, who stands still, and how many numbers: what make quick leaves to make test-all.
+MORE_THAT_STAND_STILL = (([0, 0], 1, 100_000), ([0, 0, 1], 1, 3), ([0, 1, 2], 2, 3))
+
+
 @pytest.mark.parametrize(
     ("hosts", "still", "size"),
-    [([0, 0], 1, 100_000), ([0, 0, 1], 2, 100_000), ([0, 0, 1], 1, 3), ([0, 1, 2], 2, 3)],
+    [
+        ([0, 0, 1], 2, 100_000),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_THAT_STAND_STILL),
+    ],
     ids=str,
 )
 def test_a_rank_that_stands_still_is_waited_for_as_long_as_was_asked_and_named_by_all(

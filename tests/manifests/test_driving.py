@@ -79,6 +79,7 @@ def complete(server, log="epoch 1 done\n", pod="flights-worker-0-x"):
     return play
 
 
+@pytest.mark.slow
 def test_a_job_that_has_ended_is_not_taken_for_a_new_one(server, job, printed):
     with playing(server, complete(server)):
         assert printed("run", "-t", "kubernetes", job)[0] == 0
@@ -115,6 +116,7 @@ def test_the_error_about_permissions_survives_pickling():
     assert (str(again), again.missing) == (str(error), error.missing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("denied", "words"),
     [
@@ -146,6 +148,7 @@ def test_a_permission_that_is_lost_ends_the_run_at_once(server, job, printed, an
     assert "the job keeps running; follow it with" in err
 
 
+@pytest.mark.slow
 def test_output_that_may_not_be_read_is_said_once(server, job, printed):
     def play():
         server.denied.add(("get", "pods/log"))
@@ -157,6 +160,7 @@ def test_output_that_may_not_be_read_is_said_once(server, job, printed):
     assert err.count("pods/log is forbidden") == 1
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_events_may_not_be_read(server, job, printed):
     server.denied.add(("list", "events"))
 
@@ -170,6 +174,7 @@ def test_a_run_goes_on_where_events_may_not_be_read(server, job, printed):
     assert err.count("why pods can't be made or started won't be shown") == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
     """After 'gridflow cancel', which doesn't wait; its last pods are not the new job's."""
     printed("run", "-t", "kubernetes", job, "--detach")
@@ -291,6 +296,7 @@ def test_the_end_at_a_deadline_is_told_from_others(server, job, printed, reason,
     assert ("it exceeded its deadline" in err) == (expected == Exit.OVERDUE)
 
 
+@pytest.mark.slow
 def test_one_of_several_jobs_may_be_removed_before_the_others_end(server, job, printed):
     """Each has a time to live of its own."""
     chief = ("batch/v1", "Job", "flights-chief")
@@ -318,6 +324,7 @@ def test_one_of_several_jobs_may_be_removed_before_the_others_end(server, job, p
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_for_a_while_ends_no_job(server, job, printed):
     def play():
         server.away.set()
@@ -336,6 +343,7 @@ def test_a_server_that_is_away_for_a_while_ends_no_job(server, job, printed):
     assert "epoch 1 done" in out
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_leaves_the_job_alone(server, job, printed, monkeypatch):
     monkeypatch.setattr("gridflow.deploy.drivers.kubectl._AWAY", 0.3)
     with playing(server, server.away.set):
@@ -345,6 +353,7 @@ def test_a_server_that_stays_away_leaves_the_job_alone(server, job, printed, mon
     assert f"the job keeps running; follow it with '{hint}'" in err
 
 
+@pytest.mark.slow
 def test_output_is_whole_though_its_stream_breaks(server, job, printed):
     """Some lines have the same time; the last one of a broken stream may be cut off."""
     lines = "".join(f"line {i}\n" for i in range(30))
@@ -366,6 +375,7 @@ def test_output_is_whole_though_its_stream_breaks(server, job, printed):
     assert out.startswith("[pod/flights-worker-0-x/tensorflow] line 0")
 
 
+@pytest.mark.slow
 def test_pods_of_a_server_of_the_same_name_are_not_the_jobs(server, job, printed):
     server.add_pod("flights-worker-0-x", "flights", "Running", "mine\n")
     server.add_pod("flights-serving-x", "flights", "Running", "another's\n", "serving")
@@ -419,6 +429,7 @@ def test_a_targets_pods_are_those_that_its_documents_make(target, expected):
     assert ("serving" in components(found)) == (target == "serving")
 
 
+@pytest.mark.slow
 def test_a_job_that_is_not_there_is_no_empty_one(server, job, printed):
     for call in ("status", "logs"):
         code, out, err = printed(call, "-t", "kubernetes", job)
@@ -481,6 +492,7 @@ QUOTA = (
 SOON = ("--set", "start_timeout=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "key", "refused"),
     [
@@ -508,6 +520,7 @@ def test_why_pods_can_not_be_made_is_said_and_ends_the_run(
     assert "must specify limits.cpu" in err
 
 
+@pytest.mark.slow
 def test_an_event_of_an_earlier_job_is_not_this_ones(server, job, printed):
     past = "2026-01-01T00:00:00Z"
     server.add_event("Job", "flights-worker", "FailedCreate", "no quota", last=past)

@@ -157,6 +157,7 @@ if [ $me = 1 ]; then until [ $(wc -l <{0}/runs-0) = 2 ]; do sleep 0.1; done; fi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["kubernetes", "tfjob"])
 def test_a_pod_that_is_lost_near_the_end_is_trained_with_once_more(pods, target, tmp_path):
     """The other one has finished, which a synchronous program could not know."""
@@ -208,6 +209,7 @@ def test_an_evaluator_that_fails_before_the_workers_listen_ends_them(pods):
     assert codes == {"evaluator:0": 3, "worker:0": 113, "worker:1": 113}, outputs
 
 
+@pytest.mark.slow
 def test_an_evaluator_that_ended_early_is_not_waited_for(pods):
     roles = {"worker": Role(), "evaluator": Role(command=["true"])}
     group = pods("kubernetes", command=["sleep", "2"], roles=roles)

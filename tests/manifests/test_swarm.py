@@ -361,6 +361,7 @@ def test_what_stands_beside_the_training_goes_on(engine, job, printed):
     assert not engine.configs
 
 
+@pytest.mark.slow
 def test_a_secret_of_the_swarm_is_a_variable(engine, job, printed):
     changes = (
         *("--set", "secrets.env={API_TOKEN: {secret: api, key: token}}"),
@@ -397,6 +398,7 @@ def test_a_task_that_finds_no_node_does_not_hold_the_end_up(engine, job, printed
     assert f"flights_worker.2 was never placed: {reason}" in err
 
 
+@pytest.mark.slow
 def test_a_stack_of_which_no_task_finds_a_node_ends_with_the_reason(engine, job, printed):
     reason = "no suitable node (insufficient resources on 1 node)"
     for slot in (1, 2):

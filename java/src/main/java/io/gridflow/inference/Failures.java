@@ -1,6 +1,7 @@
 package io.gridflow.inference;
 
 import java.lang.reflect.Constructor;
+import java.util.Arrays;
 import java.util.Map;
 import org.apache.spark.QueryContext;
 import org.apache.spark.api.python.PythonException;
@@ -12,6 +13,17 @@ final class Failures {
   private Failures() {}
 
   static RuntimeException ofPython(String traceback) {
+    RuntimeException error = made(traceback);
+    // Spark 4.0 and 4.1 know what a Python function raises by the package of who calls one.
+    StackTraceElement[] trace = error.getStackTrace();
+    StackTraceElement[] more = Arrays.copyOf(trace, trace.length + 1);
+    more[trace.length] =
+        new StackTraceElement("org.apache.spark.sql.execution.python.Predict", "call", null, -1);
+    error.setStackTrace(more);
+    return error;
+  }
+
+  private static RuntimeException made(String traceback) {
     try {
       for (Constructor<?> each : PythonException.class.getConstructors()) {
         Class<?>[] types = each.getParameterTypes();
