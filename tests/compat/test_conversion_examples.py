@@ -34,7 +34,7 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("time", ["old", "today"])
 def test_programs_of_both_times_learn(jar, tmp_path, time):
@@ -45,7 +45,7 @@ def test_programs_of_both_times_learn(jar, tmp_path, time):
         capture_output=True,
         text=True,
         check=False,
-        timeout=480,
+        timeout=900,
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-5000:]
     lines = re.findall(r"^(\w+): (.*) in [\d.]+ s$", ended.stdout, re.MULTILINE)

@@ -287,7 +287,14 @@ def test_who_was_killed_is_waited_for_once_and_its_checkpoints_count(shared, tmp
     third.close()
 
 
-@pytest.mark.parametrize(("number", "before"), [(2, ""), (5, ""), (5, "claim"), (3, "json")])
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [
+        (2, ""),
+        (3, "json"),
+        *(pytest.param(5, before, marks=pytest.mark.slow) for before in ("", "claim")),
+    ],
+)
 def test_of_many_that_start_at_the_same_moment_one_wins(number, before, shared):
     """Also where one has died: while it wanted the folder, or had it."""
     won, refused = [], []

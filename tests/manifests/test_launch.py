@@ -426,7 +426,7 @@ def test_an_evaluator_without_end_ends_with_the_training(target):
 
 
 @pytest.mark.parametrize("target", ENDING)
-@pytest.mark.parametrize("policy", ["never", "exit-code"])
+@pytest.mark.parametrize("policy", ["never", pytest.param("exit-code", marks=pytest.mark.slow)])
 def test_a_chief_that_fails_for_good_ends_all_others(target, policy):
     roles = {
         "chief": Role(command=["sh", "-c", "exit 3"]),
