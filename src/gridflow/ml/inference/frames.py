@@ -208,15 +208,19 @@ def _check_frame(frame: Any) -> None:
 def _check_name(frame: DataFrame, name: str) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"prediction= must be the name of the new column; got {name!r}.")
-    # As Spark tells columns apart.
-    is_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    told = str if is_sensitive else str.lower
+    told = _told_apart(frame)
     for there in frame.columns:
         if told(there) == told(name):
             raise SchemaError(
                 f"the DataFrame has a column {there!r} already, where predictions would go. Drop "
                 "or rename it, or choose another name with prediction=."
             )
+
+
+def _told_apart(frame: DataFrame) -> Callable[[str], str]:
+    """Return by what of their names Spark tells columns apart."""
+    is_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    return str if is_sensitive else str.lower
 
 
 def _arranged(
@@ -252,8 +256,7 @@ def _arranged(
 
 
 def _check_column(frame: DataFrame, name: Any, is_default: bool) -> None:
-    is_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    told = str if is_sensitive else str.lower
+    told = _told_apart(frame)
     there = {told(each) for each in frame.columns}
     if isinstance(name, str) and (told(name) in there or told(name.split(".")[0]) in there):
         return
