@@ -385,3 +385,37 @@ def test_a_rank_doesnt_join_one_that_has_another_key():
     mine.close()
     theirs.close()
     listener.close()
+
+
+def weighted_parts(group, rank):
+    random = np.random.default_rng(rank)
+    shapes = [(), (3,), (0, 2), (700, 500), (17, 5)]
+    mine = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    note = f"rank {rank}".encode()
+    first = group.add_up(mine, dtype=np.dtype(np.float32), weight=rank, note=note)
+    plain = group.add_up(mine[:2], dtype=np.dtype(np.float64))
+    none = group.add_up([np.float32([np.nan])], dtype=np.dtype(np.float32), weight=0)
+    return mine, first, plain, none
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 1], [0, 0, 0, 0, 0]], ids=str)
+def test_parts_are_weighted_in_one_sum_and_all_have_the_notes_of_all(ranks, hosts):
+    found = ranks(hosts, weighted_parts).meet().results()
+    size = len(hosts)
+    parts = [mine for mine, *_ in found]
+    for _, (sums, weights, notes), (plain, _, _), (nothing, _, _) in found:
+        assert weights == list(range(size))
+        assert [note.rstrip(b"\0") for note in notes] == [b"rank %d" % r for r in range(size)]
+        for place, total in enumerate(sums):
+            whole = sum(rank * parts[rank][place].astype(np.float64) for rank in range(size))
+            np.testing.assert_allclose(total, whole / sum(weights), rtol=1e-5, atol=1e-6)
+            assert total.shape == parts[0][place].shape
+        for place, total in enumerate(plain):
+            assert total.dtype == np.float64
+            np.testing.assert_allclose(total, sum(mine[place] for mine in parts), atol=1e-6)
+        assert nothing[0].tolist() == [0]
+    assert all(
+        one.tobytes() == other.tobytes()
+        for _, (sums, *_), _, _ in found
+        for one, other in zip(sums, found[0][1][0], strict=True)
+    )

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._collectives.errors import Missing, RanksDiffer
+from gridflow._collectives.parts import Parts, Whole
 from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gridflow._collectives.chain import Chain
 
@@ -107,19 +108,59 @@ class HostGroup:
             A rank called another operation.
         """
         mine = np.asarray(values, order="C")
-        total = aligned_empty(mine.shape, mine.dtype)
+        return self._sum(Whole(mine.reshape(-1))).reshape(mine.shape)
+
+    def add_up(
+        self,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        *,
+        dtype: np.dtype[Any],
+        weight: int | None = None,
+        note: bytes = b"",
+    ) -> tuple[list[np.ndarray[Any, Any]], list[int], list[bytes]]:
+        """Return sums over all ranks, or weighted means, in one exchange.
+
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray
+            Numbers, of the same shapes on all ranks.
+        dtype : numpy.dtype
+            The floating-point type in which they are exchanged, and come back.
+        weight : int, optional
+            How much this rank's numbers count: its rows. Default: sums are returned.
+        note : bytes, default b""
+            What this rank tells the others, see `Parts`.
+
+        Returns
+        -------
+        sums : list of numpy.ndarray
+        weights : list of int
+            By rank.
+        notes : list of bytes
+            By rank.
+
+        Raises
+        ------
+        PeerGone, TimeoutError, RanksDiffer
+            As `all_reduce`.
+        """
+        mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, note=note)
+        total = self._sum(mine)
+        return mine.sums(total), mine.weights(total), mine.notes(total)
+
+    def _sum(self, mine: Whole | Parts) -> np.ndarray[Any, Any]:
+        out = aligned_empty((mine.length,), mine.dtype)
         with self._lock:
-            flat, out = mine.reshape(-1), total.reshape(-1)
             try:
                 if self._hosts == 1 and mine.nbytes <= _SMALL:
-                    self._sum_small(flat, out)
+                    self._sum_small(mine, out)
                 else:
-                    self._sum_shared(flat, out)
+                    self._sum_shared(mine, out)
             except Missing as missing:
                 self._give_up(missing)
                 raise missing.error() from missing.__cause__
             self._count += 1
-        return total
+        return out
 
     def all_gather(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the values of all ranks, by rank.
@@ -142,36 +183,42 @@ class HostGroup:
 
     # Small ones ----------------------------------------------------------------------------------
 
-    def _sum_small(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+    def _sum_small(self, mine: Whole | Parts, out: np.ndarray[Any, Any]) -> None:
+        numbers = np.empty(mine.length, mine.dtype)
+        mine.write(0, numbers)
         header = self._header(mine, 0)
-        message = header + mine.tobytes()
+        message = header + numbers.tobytes()
         for _, link in self._links:
             _send(link, message)
-        parts = {self._rank: mine}
+        parts = {self._rank: numbers}
         for rank, link in self._links:
             told = self._receive(rank, link, _HEADER.size)
             self._compare(rank, header, told)
             parts[rank] = np.frombuffer(self._receive(rank, link, mine.nbytes), mine.dtype)
         _add([parts[rank] for rank in self._ranks], out)
+        mine.finish(0, out)
 
     # Large ones ----------------------------------------------------------------------------------
 
-    def _sum_shared(self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+    def _sum_shared(self, mine: Whole | Parts, out: np.ndarray[Any, Any]) -> None:
         # Hosts agree on the whole array at once, so that its pieces can be pipelined.
-        most = max(1, _PIECE // mine.itemsize) if self._hosts == 1 else max(1, len(mine))
-        self._make_room(mine, min(most, len(mine)) * mine.itemsize)
-        for number, start in enumerate(range(0, max(1, len(mine)), most)):
-            self._sum_piece(mine[start : start + most], out[start : start + most], number)
+        whole, itemsize = max(1, mine.length), mine.dtype.itemsize
+        most = max(1, _PIECE // itemsize) if self._hosts == 1 else whole
+        self._make_room(mine, min(most, mine.length) * itemsize)
+        for number, start in enumerate(range(0, whole, most)):
+            piece = out[start : start + most]
+            self._sum_piece(mine, start, piece, number)
+            mine.finish(start, piece)
 
     def _sum_piece(
-        self, mine: np.ndarray[Any, Any], out: np.ndarray[Any, Any], number: int
+        self, mine: Whole | Parts, start: int, out: np.ndarray[Any, Any], number: int
     ) -> None:
         # Pieces alternate between two slots: a rank that is ahead overwrites nothing still being
         # read.
         self._side ^= 1
-        slots = [self._slot(place, mine) for place in range(len(self._ranks) + 1)]
+        slots = [self._slot(place, out) for place in range(len(self._ranks) + 1)]
         *parts, total = slots
-        parts[self._me][...] = mine
+        mine.write(start, parts[self._me])
         self._meet(mine, 2 * number)
         if self._hosts > 1:
             if self._chain is not None:
@@ -180,7 +227,7 @@ class HostGroup:
             _add(parts, out)
             return
         else:
-            share = -(-len(mine) // len(parts))
+            share = -(-len(out) // len(parts))
             own = slice(self._me * share, (self._me + 1) * share)
             _add([part[own] for part in parts], total[own])
         self._meet(mine, 2 * number + 1)
@@ -190,7 +237,7 @@ class HostGroup:
         start = (self._side * (len(self._ranks) + 1) + place) * self._room
         return self._memory[start : start + like.nbytes].view(like.dtype)
 
-    def _make_room(self, mine: np.ndarray[Any, Any], need: int) -> None:
+    def _make_room(self, mine: Whole | Parts, need: int) -> None:
         """Share more memory, if a rank's part needs more than there is."""
         if need <= self._room:
             return
@@ -221,7 +268,7 @@ class HostGroup:
 
     # All of a host -------------------------------------------------------------------------------
 
-    def _meet(self, mine: np.ndarray[Any, Any], stage: int) -> None:
+    def _meet(self, mine: Whole | Parts, stage: int) -> None:
         """Wait until all ranks have called the same operation."""
         header = self._header(mine, stage)
         for _, link in self._links:
@@ -233,7 +280,7 @@ class HostGroup:
             told = self._receive(rank, link, _HEADER.size, is_patient=is_away)
             self._compare(rank, header, told)
 
-    def _header(self, mine: np.ndarray[Any, Any], stage: int) -> bytes:
+    def _header(self, mine: Whole | Parts, stage: int) -> bytes:
         return _HEADER.pack(self._count, mine.nbytes, mine.dtype.name.encode()[:8], stage)
 
     def _compare(self, rank: int, mine: bytes, told: bytes) -> None:

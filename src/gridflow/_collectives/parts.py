@@ -1,0 +1,140 @@
+"""What a rank gives to a sum: arrays that travel as one, each weighted while it is copied.
+
+The numbers of a sum begin with the ranks' notes, one byte for each number. A rank writes its own
+and zeros for the others, so that after the sum all ranks have all notes. Every type of numbers that
+can be exchanged represents a byte exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: TensorFlow takes arrays as they are that begin at a multiple of this.
+_ALIGNED_BYTES: Final = 64
+#: The weight of a rank's numbers.
+_WEIGHT: Final = struct.Struct("<Q")
+#: What a rank may tell the others beside its numbers.
+NOTE_BYTES: Final = 24
+_RECORD: Final = _WEIGHT.size + NOTE_BYTES
+
+
+class Whole:
+    """One array, as it is.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        With one dimension.
+    """
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self._values = values
+        self.dtype, self.length, self.nbytes = values.dtype, len(values), values.nbytes
+
+    def write(self, start: int, into: np.ndarray[Any, Any]) -> None:
+        """Write the numbers from ``start`` on."""
+        into[...] = self._values[start : start + len(into)]
+
+    def finish(self, start: int, sums: np.ndarray[Any, Any]) -> None:
+        """Leave the sums from ``start`` on as they are."""
+
+
+class Parts:
+    """Several arrays and a note.
+
+    Parameters
+    ----------
+    arrays : sequence of numpy.ndarray
+        The same shapes on all ranks.
+    dtype : numpy.dtype
+        The floating-point type in which they are exchanged.
+    rank, size : int
+    weight : int, optional
+        How much this rank's numbers count. The sums are then weighted means, and zeros if no rank
+        counts. Numbers that don't count may be anything.
+    note : bytes, default b""
+        At most `NOTE_BYTES`; zeros are added at its end.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        dtype: np.dtype[Any],
+        rank: int,
+        size: int,
+        *,
+        weight: int | None = None,
+        note: bytes = b"",
+    ) -> None:
+        self._arrays = [np.asarray(each, order="C").reshape(-1) for each in arrays]
+        self._shapes = [each.shape for each in arrays]
+        self._size, self._weight = size, weight
+        step = max(1, _ALIGNED_BYTES // dtype.itemsize)
+        lengths = [size * _RECORD, *map(len, self._arrays)]
+        #: Where the notes and the arrays begin, and where the last one ends.
+        self._bounds = [0, *itertools.accumulate(-(-each // step) * step for each in lengths)]
+        self.dtype, self.length = dtype, self._bounds[-1]
+        self.nbytes = self.length * dtype.itemsize
+        record = _WEIGHT.pack(weight or 0) + note.ljust(NOTE_BYTES, b"\0")
+        self._records = np.zeros(lengths[0], dtype)
+        self._records[rank * _RECORD : (rank + 1) * _RECORD] = np.frombuffer(record, np.uint8)
+        self._share = 1.0
+
+    def write(self, start: int, into: np.ndarray[Any, Any]) -> None:
+        """Write the numbers from ``start`` on, weighted, and zeros where there are none."""
+        stop = start + len(into)
+        for place, values in enumerate([self._records, *self._arrays]):
+            begin, end = self._bounds[place : place + 2]
+            if begin >= stop or end <= start:
+                continue
+            target = into[max(begin - start, 0) : end - start]
+            given = values[max(start - begin, 0) :][: len(target)]
+            target[len(given) :] = 0
+            target = target[: len(given)]
+            if place and self._weight == 0:
+                target[...] = 0
+            elif place and self._weight is not None:
+                np.multiply(given, self.dtype.type(self._weight), out=target, casting="unsafe")
+            else:
+                target[...] = given
+
+    def finish(self, start: int, sums: np.ndarray[Any, Any]) -> None:
+        """Divide the sums from ``start`` on by the sum of the weights."""
+        if self._weight is None:
+            return
+        first = self._bounds[1]
+        if start == 0:  # pieces are never as small as the notes
+            total = sum(self.weights(sums))
+            self._share = 1 / total if total else 0.0
+        values = sums[max(first - start, 0) :]
+        np.multiply(values, self.dtype.type(self._share), out=values)
+
+    # What comes back -------------------------------------------------------------------------
+
+    def sums(self, total: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays of the sum, which lie in ``total``."""
+        return [
+            total[start : start + len(values)].reshape(shape)
+            for start, values, shape in zip(
+                self._bounds[1:-1], self._arrays, self._shapes, strict=True
+            )
+        ]
+
+    def weights(self, total: np.ndarray[Any, Any]) -> list[int]:
+        """Return the weights of all ranks."""
+        return [_WEIGHT.unpack_from(each)[0] for each in self._all_records(total)]
+
+    def notes(self, total: np.ndarray[Any, Any]) -> list[bytes]:
+        """Return the notes of all ranks."""
+        return [each[_WEIGHT.size :] for each in self._all_records(total)]
+
+    def _all_records(self, total: np.ndarray[Any, Any]) -> list[bytes]:
+        content = total[: self._size * _RECORD].astype(np.uint8).tobytes()
+        return [content[at : at + _RECORD] for at in range(0, len(content), _RECORD)]
