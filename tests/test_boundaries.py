@@ -52,7 +52,10 @@ NOT_THE_RUNTIME = ("deploy/", "testing/")
 PRIVATE_MODULE = re.compile(
     r"\b(keras|tf_keras)[./]src\b|\btensorflow[./]python\b|\bjax[./]_src\b|\b__internal__\b"
 )
-DOOR = ("_keras/patches/bugs/", "_keras/patches/hooks/", "_keras/patches/private_parts.py")
+DOOR = (
+    *("_keras/group/", "_keras/patches/bugs/", "_keras/patches/hooks/"),
+    "_keras/patches/private_parts.py",
+)
 #: Private attributes of others that are no part of Keras or TensorFlow, and why they are used.
 PRIVATE = {
     "_SubParsersAction": "argparse has no public name for it",
@@ -278,7 +281,7 @@ def test_each_group_has_the_same_functions():
 
 
 def test_private_parts_of_keras_are_touched_behind_one_door():
-    # They belong into gridflow._keras.patches.bugs or gridflow._keras.patches.hooks, with a test.
+    # They belong into gridflow._keras.group, or the bugs and hooks of its patches, with a test.
     found = {
         path: [*private_modules(tree), *private_attributes(tree)]
         for path, tree in TREES.items()

@@ -222,7 +222,8 @@ def is_mirrored(strategy: Any) -> bool:
     import tensorflow as tf
 
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return isinstance(strategy, mirrored)
+    is_plain = getattr(strategy, "has_plain_datasets", False)
+    return isinstance(strategy, mirrored) and not is_plain
 
 
 def shared(strategy: Any, source: S) -> S:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridflow._gpu import devices
+from gridflow._keras import group
 from gridflow._training.groups import base as groups
 from gridflow._training.groups import cpu
 from gridflow._training.modes.base import Mode
@@ -15,6 +16,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow._collectives.host import HostGroup
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._training.modes.base import DatasetRequest, Trainer
 
@@ -61,18 +63,41 @@ class Synchronous(Mode):
         cpu.share_cores(process)
         gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
         with cpu.announced(process, gpus) as meet:
+            if group.is_chosen():
+                members, _ = meet()
+                return self._one_replica(members)
             groups.await_first(process)
             given = process.training.distribution.communication
             strategy = tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=None if given is None else given.to_tensorflow()
             )
             collectives.keep_server(strategy)
-            group, _ = meet()
+            members, _ = meet()
         local_steps = process.training.distribution.local_steps
         if local_steps is not None:
             _check_devices(strategy, process.num_workers)
-        if group is not None or local_steps is not None:
-            collectives.install(strategy, group)
+        if members is not None or local_steps is not None:
+            collectives.install(strategy, members)
+        return strategy
+
+    def _one_replica(self, members: HostGroup | None) -> Any:
+        import numpy as np
+        import tensorflow as tf
+
+        from gridflow._keras.group.exchange import GroupExchange
+        from gridflow._keras.group.strategy import GroupStrategy
+
+        if members is None:
+            raise GridflowError("gridflow's own strategy can't exchange through NCCL yet.")
+        process = self._process
+        given = process.training.distribution.communication
+        narrow = None if given is None or given.wire_dtype == "float32" else given.wire_dtype
+        wire = None if narrow is None else np.dtype(tf.as_dtype(narrow).as_numpy_dtype)
+        exchange = GroupExchange(members, process.rank, process.num_workers, wire)
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = GroupStrategy.of(exchange, resolver)
+        if process.training.programs.patches:
+            strategy.redirect()
         return strategy
 
     def dataset(self, request: DatasetRequest) -> Any:

@@ -15,6 +15,7 @@ from keras.src.backend.tensorflow import trainer
 from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import keras
+from gridflow._keras import group
 from gridflow._keras.patches.bugs import (
     aliasing,
     dict_inputs,
@@ -277,7 +278,12 @@ def _patch_counting() -> None:
     wrap(trainer.TFEpochIterator, "__init__", init, Layer.BUG)
 
 
-PATCHES: Final = (
+#: What only strategies with several replicas in a process need.
+_OF_REPLICAS: Final = {
+    *("build", "means", "class_weight", "autoshard_off", "steps_per_execution"),
+    *("predict_on_batch", "gradients", "own steps", "masked losses", "loss scaling"),
+}
+_ALL: Final = (
     Patch(
         "build",
         "keras",
@@ -316,3 +322,4 @@ PATCHES: Final = (
     tables.fix("keras"),
     weights.fix(),
 )
+PATCHES: Final = group.elsewhere(_ALL, _OF_REPLICAS)

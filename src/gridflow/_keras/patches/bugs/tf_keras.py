@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 from tf_keras.src.engine import data_adapter
 
+from gridflow._keras import group
 from gridflow._keras.patches.bugs import aliasing, tables, tf_keras_replicas
 from gridflow._keras.patches.bugs.datasets import (
     is_distributed,
@@ -229,7 +230,11 @@ def _patch_counting() -> None:
     wrap(data_adapter.DataHandler, _CONFIGURE, configure, Layer.BUG)
 
 
-PATCHES: Final = (
+#: What only strategies with several replicas in a process need.
+_OF_REPLICAS: Final = {
+    *("distributed_without_steps", "class_weight", "autoshard_off", "own steps", "masked losses"),
+}
+_ALL: Final = (
     Patch(
         "distributed_without_steps",
         "tf_keras",
@@ -262,3 +267,4 @@ PATCHES: Final = (
     tables.fix("tf_keras"),
     *tf_keras_replicas.PATCHES,
 )
+PATCHES: Final = group.elsewhere(_ALL, _OF_REPLICAS)

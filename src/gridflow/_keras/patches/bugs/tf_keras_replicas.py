@@ -169,7 +169,9 @@ def _parts_divide_by_their_own() -> bool:
         return probing.times_asked(graph) == 0
 
 
-def _patch_dividing() -> None:
+def install_dividing() -> None:
+    """Make losses divide by the counts of the whole batch."""
+
     def masked(apply_valid_mask: Any, losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
         if mask is None or reduction not in {losses_utils.ReductionV2.AUTO, _MEAN}:
             return apply_valid_mask(losses, sw, mask, reduction)
@@ -213,6 +215,6 @@ PATCHES: Final = (
         "tf_keras",
         "a loss divides by the mask of one replica's part of a batch",
         _parts_divide_by_their_own,
-        _patch_dividing,
+        install_dividing,
     ),
 )

@@ -24,6 +24,11 @@ _LAUNCHER: Final = "tensorflow.python.distribute.cross_device_utils"
 _is_alone: bool = False
 
 
+def is_alone() -> bool:
+    """Return whether what is computed or traced now exchanges nothing."""
+    return _is_alone
+
+
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Exchange nothing in a block: compute as if all ranks had this rank's values."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 import keras
+from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_order
@@ -17,6 +18,7 @@ from gridflow._keras.patches.hooks import (
     empty_batches,
     fits,
     local_steps,
+    one_replica,
     own_order,
     position,
     returning,
@@ -124,6 +126,8 @@ def _leave_statistics() -> None:
 
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
         part = shares.current()
+        if part is not None and self.synchronized and current() is not None:
+            return (original if mask is None else _masked_moments)(self, inputs, mask)
         if part is not None and self.synchronized:
             own = functools.partial(original if mask is None else _masked_moments, self)
             return empty_batches.moments_of_rows(part, own, inputs, mask)
@@ -171,4 +175,5 @@ HOOKS: Final = (
     local_steps.hook(),
     step_logs.hook(),
     zipped.hook(),
+    *one_replica.HOOKS,
 )

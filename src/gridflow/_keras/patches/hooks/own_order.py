@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import shuffle_op
 from tensorflow.python.eager import context
 
-from gridflow._keras import runtime
+from gridflow._keras import group, runtime
 from gridflow._keras.patches.private_parts import inputs_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _looked_into: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _is_of_several_workers(strategy: Any) -> bool:
+    if group.is_of(strategy):
+        return bool(strategy.num_replicas_in_sync > 1)
     return (
         isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         and strategy.extended._in_multi_worker_mode()

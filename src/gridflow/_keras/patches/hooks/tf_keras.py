@@ -9,12 +9,14 @@ from tf_keras import callbacks
 from tf_keras.src.engine import data_adapter, training
 from tf_keras.src.layers.normalization import batch_normalization
 
+from gridflow._keras.group.strategy import current
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
 from gridflow._keras.patches.hooks import (
     empty_batches,
     fits,
     local_steps,
+    one_replica_tf_keras,
     own_order,
     returning,
     scope,
@@ -117,7 +119,7 @@ def _leave_statistics() -> None:
         original: Any, self: Any, x: Any, reduction_axes: Any, keep_dims: Any, mask: Any = None
     ) -> Any:
         part = shares.current()
-        if part is None:
+        if part is None or current() is not None:
             return original(self, x, reduction_axes, keep_dims, mask=mask)
 
         def own(x: Any, mask: Any) -> Any:
@@ -143,4 +145,5 @@ HOOKS: Final = (
     scope.hook(training.Model),
     local_steps.refusal(training.Model),
     zipped.hook(),
+    *one_replica_tf_keras.HOOKS,
 )

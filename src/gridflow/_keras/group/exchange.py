@@ -1,0 +1,272 @@
+"""What ranks exchange, as operations of TensorFlow.
+
+An exchange is a Python function in the graph, which calls the process's group. Nothing that is
+traced depends on who is in the group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from gridflow._keras.patches.hooks import collectives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._collectives.host import HostGroup
+
+#: Exchanged as they are; other types of floating-point numbers as one of them.
+_WIDE: Final = (tf.float32, tf.float64)
+_CPU: Final = "/device:CPU:0"
+
+
+class GroupExchange:
+    """The exchanges of one process, in the same order on all ranks.
+
+    Parameters
+    ----------
+    group : HostGroup
+    rank, size : int
+    wire : numpy.dtype, optional
+        The type in which gradients of float32 are exchanged. Default: their own.
+
+    Attributes
+    ----------
+    group : HostGroup
+        Functions that have been traced use the one that is here when they run.
+    """
+
+    def __init__(
+        self, group: HostGroup, rank: int, size: int, wire: np.dtype[Any] | None = None
+    ) -> None:
+        self.group, self.rank, self.size = group, rank, size
+        self._wire = wire
+        with tf.init_scope(), tf.device(_CPU):
+            # TensorFlow orders only operations that read or write the same variable.
+            self._order = tf.Variable(0.0, trainable=False, name="order_of_exchanges")
+
+    def mean(self, grads: Sequence[Any], rows: Any) -> list[Any]:
+        """Return the means of gradients over the rows of all ranks, in one exchange.
+
+        Parameters
+        ----------
+        grads : sequence of tensor or tf.IndexedSlices
+            Of this rank's rows.
+        rows : tensor
+            How many those are.
+        """
+        if collectives.is_alone():
+            return list(grads)
+        return self._combined(grads, tf.cast(rows, tf.int64), wire=self._wire)
+
+    def sums(self, values: Sequence[Any], *, means: bool = False) -> list[Any]:
+        """Return the sums of numbers over all ranks, or their means.
+
+        Those of floating-point numbers take one exchange.
+
+        Parameters
+        ----------
+        values : sequence of tensor or tf.IndexedSlices
+        means : bool, default False
+        """
+        found = [_with_tensors(each) for each in values]
+        if collectives.is_alone():
+            return found if means else [_times(each, self.size) for each in found]
+        real = [place for place, each in enumerate(found) if each.dtype.is_floating]
+        weight = tf.constant(1, tf.int64) if means else None
+        sums = self._combined([found[place] for place in real], weight)
+        for place, each in zip(real, sums, strict=True):
+            found[place] = each
+        for place in sorted(set(range(len(found))) - set(real)):
+            found[place] = self._whole_numbers(found[place], means=means)
+        return found
+
+    def _whole_numbers(self, value: Any, *, means: bool) -> Any:
+        if isinstance(value, tf.IndexedSlices):
+            raise NotImplementedError("slices of whole numbers can't be added up")
+        wide = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+
+        def add_up(mine: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+            total = self.group.all_reduce(np.asarray(mine))
+            return [total // np.asarray(self.size, total.dtype) if means else total]
+
+        (total,) = self._call(add_up, [wide], [wide.dtype])
+        total.set_shape(value.shape)
+        return total
+
+    def _combined(
+        self, values: Sequence[Any], rows: Any = None, wire: np.dtype[Any] | None = None
+    ) -> list[Any]:
+        """Return sums, or means over rows if they are given."""
+        values = [None if each is None else _with_tensors(each) for each in values]
+        dense = [p for p, each in enumerate(values) if tf.is_tensor(each)]
+        sparse = [p for p, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
+        if not dense and not sparse:
+            return values
+        types = [_wide(values[p].dtype) for p in (*dense, *sparse)]
+        is_double = tf.float64 in types
+        exchanged = np.dtype(np.float64 if is_double else np.float32)
+        sent = exchanged if is_double or wire is None else wire
+
+        def exchange(*given: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+            weight = None if rows is None else int(given[0])
+            given = given[0 if rows is None else 1 :]
+            arrays, slices = given[: len(dense)], given[len(dense) :]
+            note = np.array([len(each) for each in slices[::2]], np.uint32).tobytes()
+            sums, weights, notes = self._added_up(arrays, sent, weight, note)
+            sums = [each.astype(exchanged, copy=False) for each in sums]
+            share = _share(weight, weights)
+            return [*sums, *self._gathered(slices, notes, exchanged, share)]
+
+        given = [values[p] for p in dense]
+        outputs = [tf.as_dtype(exchanged)] * len(dense)
+        for place in sparse:
+            given += [values[place].values, values[place].indices]
+            outputs += [tf.as_dtype(exchanged), values[place].indices.dtype]
+        found = self._call(exchange, given if rows is None else [rows, *given], outputs)
+        for place, each in zip(dense, found, strict=False):
+            each.set_shape(values[place].shape)
+            values[place] = tf.cast(each, values[place].dtype)
+        rest = iter(found[len(dense) :])
+        for place in sparse:
+            old = values[place]
+            numbers, indices = next(rest), next(rest)
+            numbers.set_shape([None, *old.values.shape[1:]])
+            indices.set_shape([None])
+            numbers = tf.cast(numbers, old.values.dtype)
+            values[place] = tf.IndexedSlices(numbers, indices, old.dense_shape)
+        return values
+
+    def _added_up(
+        self,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        dtype: np.dtype[Any],
+        weight: int | None,
+        note: bytes,
+    ) -> tuple[list[np.ndarray[Any, Any]], list[int], list[bytes]]:
+        return self.group.add_up(
+            [np.asarray(each) for each in arrays], dtype=dtype, weight=weight, note=note
+        )
+
+    def _gathered(
+        self,
+        slices: Sequence[np.ndarray[Any, Any]],
+        counts: Sequence[bytes],
+        dtype: np.dtype[Any],
+        share: float,
+    ) -> list[np.ndarray[Any, Any]]:
+        """Return the slices of all ranks, in one more exchange for all of them."""
+        if not slices:
+            return []
+        values = [np.multiply(each, share, dtype=dtype) for each in slices[::2]]
+        content = b"".join(
+            each.tobytes() for pair in zip(values, slices[1::2], strict=True) for each in pair
+        )
+        widths = [
+            (int(np.prod(each.shape[1:])) * dtype.itemsize, indices.itemsize)
+            for each, indices in zip(values, slices[1::2], strict=True)
+        ]
+        lengths = [np.frombuffer(each, np.uint32)[: len(values)].tolist() for each in counts]
+        sizes = [
+            sum(n * (wide + narrow) for n, (wide, narrow) in zip(each, widths, strict=True))
+            for each in lengths
+        ]
+        mine = np.frombuffer(content.ljust(max(sizes), b"\0"), np.uint8)
+        everyone = self.group.all_gather(mine) if len(mine) else [mine for _ in sizes]
+        found: list[list[np.ndarray[Any, Any]]] = [[] for _ in slices]
+        for rank, raw in enumerate(everyone):
+            at, whole = 0, raw.tobytes()
+            for place, count in enumerate(lengths[rank]):
+                shape = (count, *values[place].shape[1:])
+                numbers, indices = (count * width for width in widths[place])
+                part = np.frombuffer(whole[at : at + numbers], dtype).reshape(shape)
+                found[2 * place].append(part)
+                at += numbers
+                kind = slices[2 * place + 1].dtype
+                found[2 * place + 1].append(np.frombuffer(whole[at : at + indices], kind))
+                at += indices
+        return [np.concatenate(each) for each in found]
+
+    def concatenated(self, values: Any, axis: int = 0) -> Any:
+        """Return the values of all ranks by rank, which may differ in size along an axis."""
+        values = tf.convert_to_tensor(values)
+        if collectives.is_alone():
+            return tf.concat([values] * self.size, axis)
+        if values.dtype in {tf.bool, tf.bfloat16}:
+            wide = tf.uint8 if values.dtype == tf.bool else tf.float32
+            return tf.cast(self.concatenated(tf.cast(values, wide), axis), values.dtype)
+        turned = values if axis == 0 else tf.experimental.numpy.moveaxis(values, axis, 0)
+        (found,) = self._call(self._gather, [turned], [values.dtype])
+        found.set_shape([None, *turned.shape[1:]])
+        return found if axis == 0 else tf.experimental.numpy.moveaxis(found, 0, axis)
+
+    def _gather(self, mine: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        mine = np.asarray(mine)
+        if mine.dtype == object:
+            return [self._gather_texts(mine)]
+        sizes = self.group.all_gather(np.array([len(mine)], np.int64)).reshape(-1)
+        whole = np.zeros((int(sizes.max()), *mine.shape[1:]), mine.dtype)
+        whole[: len(mine)] = mine
+        everyone = self.group.all_gather(whole)
+        return [np.concatenate([e[:s] for e, s in zip(everyone, sizes, strict=True)])]
+
+    def _gather_texts(self, mine: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        lengths = np.array([len(each) for each in mine.reshape(-1)], np.int64)
+        (every,) = self._gather(lengths)
+        (content,) = self._gather(np.frombuffer(b"".join(mine.reshape(-1)), np.uint8))
+        ends = np.cumsum(every)
+        texts = [content[end - n : end].tobytes() for end, n in zip(ends, every, strict=True)]
+        found = np.array([*texts, None], object)[:-1]
+        return found.reshape(-1, *mine.shape[1:])
+
+    def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
+        """Return the value of one rank, to the bit. Not for graphs."""
+        mine = np.asarray(value, order="C")
+        raw = mine.reshape(-1).view(np.uint8)
+        total = self.group.all_reduce(raw if self.rank == chief else np.zeros_like(raw))
+        return total.view(mine.dtype).reshape(mine.shape)
+
+    def _call(
+        self,
+        function: Callable[..., Sequence[np.ndarray[Any, Any]]],
+        values: Sequence[Any],
+        types: Sequence[Any],
+    ) -> list[Any]:
+        """Call a function on arrays, after all earlier calls on this rank."""
+        with tf.device(_CPU):
+            if tf.executing_eagerly():
+                found = function(*(each.numpy() for each in values))
+                return [tf.constant(each, kind) for each, kind in zip(found, types, strict=True)]
+            before = tf.raw_ops.ReadVariableOp(resource=self._order.handle, dtype=tf.float32)
+            outputs: list[Any]
+            *outputs, after = tf.numpy_function(
+                lambda *given: (*function(*given[:-1]), given[-1]),
+                [*values, before],
+                [*types, tf.float32],
+            )
+            tf.raw_ops.AssignVariableOp(resource=self._order.handle, value=after)
+        return outputs
+
+
+def _with_tensors(value: Any) -> Any:
+    return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
+
+
+def _times(value: Any, factor: int) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(value.values, factor), value.indices, value.dense_shape)
+    return value * tf.cast(factor, value.dtype)
+
+
+def _wide(dtype: Any) -> Any:
+    return dtype if dtype in _WIDE else tf.float32
+
+
+def _share(weight: int | None, weights: Sequence[int]) -> float:
+    """Return how much this rank's slices count."""
+    if weight is None:
+        return 1.0
+    return weight / sum(weights) if weight else 0.0

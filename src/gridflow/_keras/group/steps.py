@@ -1,0 +1,119 @@
+"""What a step computes.
+
+A step of a Keras model computes what one process would compute on this rank's rows, and what
+concerns the whole batch is averaged, weighted by rows. A step of a loop of one's own, and one of a
+model that scales its losses itself, sees the number of ranks, and its gradients are added up: as
+under ``MultiWorkerMirroredStrategy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+
+from gridflow._keras.patches.bugs import own_steps, shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gridflow._keras.group.exchange import GroupExchange
+
+_NAMES: Final = ("train_step", "test_step")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step of a Keras model that runs, or is traced.
+
+    Attributes
+    ----------
+    rows : tensor
+        Rows of this rank's part of the batch, as a float.
+    """
+
+    rows: Any
+
+
+def model_of(function: Any) -> Any:
+    """Return the model of whose training or evaluation a function is the step, or None."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    if name in _NAMES and hasattr(owner, "distribute_strategy"):
+        return owner
+    return _enclosed(function, "model") if name == "run_step" else None  # tf_keras
+
+
+def _enclosed(function: Any, name: str) -> Any:
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found = function.__closure__[names.index(name)].cell_contents if name in names else None
+    return found if hasattr(found, "train_step") else None
+
+
+def scales_itself(model: Any) -> bool:
+    """Return whether a model's class reckons with several replicas."""
+    return own_steps.has_own(type(model)) and own_steps.scales_itself(type(model))
+
+
+def part_of(batch: Any, exchange: GroupExchange) -> shares.ReplicaPart | None:
+    """Return this rank's part of a batch; None if its rows can't be counted.
+
+    Parameters
+    ----------
+    batch : nested tensors
+        The rows of the first one are counted, as Keras does.
+    exchange : GroupExchange
+    """
+    rows = _rows(next((each for each in tf.nest.flatten(batch) if each is not None), None))
+    if rows is None:
+        return None
+    rows = tf.cast(rows, tf.float32)
+    graph = _graph()
+
+    def add_up(numbers: Sequence[Any]) -> Any:
+        mine = tf.stack([tf.cast(tf.stop_gradient(each), tf.float32) for each in numbers])
+        (total,) = exchange.sums([tf.math.multiply_no_nan(mine, tf.sign(rows))])
+        return tf.unstack(total)
+
+    return shares.ReplicaPart(rows, add_up, is_reachable=lambda: _graph() is graph)
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _rows(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows()
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.dense_shape[0]
+    rank = getattr(getattr(tensor, "shape", None), "rank", None)
+    return tf.shape(tensor)[0] if rank else None
+
+
+def reduced_by_rows(
+    reduce: Callable[[Any, Any], Any], operation: Any, value: Any, step: Step
+) -> Any:
+    """Reduce values in a step, so that gradients through them are right.
+
+    A gradient that comes back is that of a mean over one rank's rows, and the gradients of all
+    ranks are weighted by the rows where they arrive: so it is weighted on its way.
+    """
+    there = tf.sign(step.rows)  # a row that only stands for rows adds nothing
+    back = tf.math.reciprocal_no_nan(step.rows)
+    flat = [_times(_passing(each, back), there) for each in tf.nest.flatten(value)]
+    found = reduce(operation, tf.nest.pack_sequence_as(value, flat))
+    return tf.nest.map_structure(lambda each: _passing(each, step.rows), found)
+
+
+def _times(value: Any, factor: Any) -> Any:
+    # The mean over no rows may be 0 / 0.
+    return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _passing(value: Any, factor: Any) -> Any:
+    """Return a value, whose gradient is multiplied by a factor."""
+    return tf.identity(value), lambda upstream: (_times(upstream, factor), None)
