@@ -102,8 +102,9 @@ class GroupExchange:
     ) -> list[Any]:
         """Return sums, or means over rows if they are given."""
         values = [None if each is None else _with_tensors(each) for each in values]
-        dense = [p for p, each in enumerate(values) if tf.is_tensor(each)]
-        sparse = [p for p, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
+        there = [place for place, each in enumerate(values) if each is not None]
+        sparse = [place for place in there if isinstance(values[place], tf.IndexedSlices)]
+        dense = [place for place in there if place not in sparse]
         if not dense and not sparse:
             return values
         types = [_wide(values[p].dtype) for p in (*dense, *sparse)]
