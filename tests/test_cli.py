@@ -20,6 +20,9 @@ from standin import Kubernetes, MarathonServer, configured, put_docker_into, ser
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import TARGETS
+from gridflow.deploy.drivers.compose import ComposeDriver
+from gridflow.deploy.drivers.kubectl import KubectlDriver
+from gridflow.deploy.drivers.marathon import MarathonDriver
 from suite.disk import files_of_at_most
 
 JOB = """\
@@ -274,6 +277,13 @@ def test_a_project_of_compose_that_somebody_removes_has_not_succeeded(printed, j
     code, _, err = printed("run", "-t", "compose", job)
     assert code == Exit.OTHER
     assert "flights was removed before its result was known" in err
+
+
+@pytest.fixture(autouse=True)
+def _drivers_look_often(monkeypatch):
+    """Nothing here takes long."""
+    for driver in (ComposeDriver, KubectlDriver, MarathonDriver):
+        monkeypatch.setitem(driver.__init__.__kwdefaults__, "poll", 0.1)
 
 
 @pytest.fixture
