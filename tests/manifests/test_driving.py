@@ -188,7 +188,9 @@ def test_a_job_that_is_on_its_way_out_is_waited_for(server, job, printed):
     assert "the old job" not in out
 
 
-@pytest.mark.parametrize("change", ["clean_up=all", "time_to_live=0"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("clean_up=all", marks=pytest.mark.slow), "time_to_live=0"]
+)
 def test_a_job_that_is_removed_at_its_end_has_succeeded(server, job, printed, change):
     """The TTL controller deletes it at once (pkg/controller/ttlafterfinished)."""
 
@@ -284,7 +286,7 @@ def failed(reason, message, pod_code):
     [
         ("DeadlineExceeded", 143, Exit.OVERDUE),  # the controller's, of a pod that came up late
         ("PodFailurePolicy", 124, Exit.OVERDUE),  # the launcher's
-        ("PodFailurePolicy", 3, Exit.PROGRAM),
+        pytest.param("PodFailurePolicy", 3, Exit.PROGRAM, marks=pytest.mark.slow),
     ],
 )
 def test_the_end_at_a_deadline_is_told_from_others(server, job, printed, reason, code, expected):
@@ -548,10 +550,11 @@ LOST_SECRET = ("FailedMount", 'secret "api" not found')
             None,
             'ImagePullBackOff: Back-off pulling "a/b:1" (check the field image',
         ),
-        (
+        pytest.param(
             {"conditions": [UNPLACED]},
             None,
             "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu. (ask for less",
+            marks=pytest.mark.slow,
         ),
         (
             {"containerStatuses": [{"state": CREATING}]},
