@@ -31,7 +31,9 @@ def together(ctx):
     return total, json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
 
 def alone(ctx):
-    return ctx.rank
+    import json, os
+    total = float(sum(ctx.all_gather(ctx.rank + 1)))
+    return total, json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
 
 options = {{"logs": "none", "progress": False, "start_timeout": 120}}
 network = Network(**{network!r})
@@ -166,8 +168,9 @@ def test_a_driver_behind_a_gate_that_each_side_names_in_its_own_way(hosts, tmp_p
         assert hosts_of(workers) == ["10.77.1.2", "10.77.1.3"]
 
 
-def test_hosts_that_speak_ipv6(hosts, tmp_path, no_leaks):
-    for total, workers in run_on(hosts, tmp_path, host="fd77::1", port=(40000, 40010)):
+@pytest.mark.parametrize("train", ["alone", "together"])
+def test_hosts_that_speak_ipv6(hosts, tmp_path, train, no_leaks):
+    for total, workers in run_on(hosts, tmp_path, train, host="fd77::1", port=(40000, 40010)):
         assert total == 3.0
         assert hosts_of(workers) == ["[fd77::2]", "[fd77::3]"]
 
