@@ -16,12 +16,11 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "manifests"))
-from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
+from standin import Kubernetes, MarathonServer, configured, looking_often, put_docker_into, serving
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import TARGETS
 from gridflow.deploy.drivers.compose import ComposeDriver
-from gridflow.deploy.drivers.kubectl import KubectlDriver
 from gridflow.deploy.drivers.marathon import MarathonDriver
 from suite.disk import files_of_at_most
 
@@ -232,6 +231,7 @@ def docker(tmp_path, monkeypatch):
     folder.mkdir()
     calls = put_docker_into(folder)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    looking_often(ComposeDriver, monkeypatch)
     return calls
 
 
@@ -277,13 +277,6 @@ def test_a_project_of_compose_that_somebody_removes_has_not_succeeded(printed, j
     code, _, err = printed("run", "-t", "compose", job)
     assert code == Exit.OTHER
     assert "flights was removed before its result was known" in err
-
-
-@pytest.fixture(autouse=True)
-def _drivers_look_often(monkeypatch):
-    """Nothing here takes long."""
-    for driver in (ComposeDriver, KubectlDriver, MarathonDriver):
-        monkeypatch.setitem(driver.__init__.__kwdefaults__, "poll", 0.1)
 
 
 @pytest.fixture
@@ -381,6 +374,7 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
     ],
 )
 def test_what_marathon_never_starts_ends_the_run(printed, job, monkeypatch, waits, reason):
+    looking_often(MarathonDriver, monkeypatch)
     with serving(MarathonServer()) as server:
         server.waits = waits
         monkeypatch.setenv("MARATHON_URL", server.url)

@@ -12,7 +12,6 @@ from jobs import JOB  # noqa: F401 (the fixture `job` writes it)
 from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.drivers.kubectl import KubectlDriver
 from suite.waiting import wait_for
 
 WORKER = ("batch/v1", "Job", "flights-worker")
@@ -25,8 +24,6 @@ def server(tmp_path, monkeypatch):
         pytest.skip("kubectl isn't installed")
     with serving(Kubernetes()) as stand_in:
         configured(stand_in, tmp_path, monkeypatch)
-        # Looks often: nothing here takes long.
-        monkeypatch.setitem(KubectlDriver.__init__.__kwdefaults__, "poll", 0.1)
         yield stand_in
         stand_in.closing.set()
 
