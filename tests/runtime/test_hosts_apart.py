@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-#: A job of two: a function for which the ranks have to speak to one another, or one for which not.
+#: A job of two: ranks that speak to one another by TensorFlow, or by the driver alone.
 SCRIPT = """
 import json, sys
 real, sys.executable = sys.executable, {python!r}
@@ -38,6 +38,7 @@ def alone(ctx):
 options = {{"logs": "none", "progress": False, "start_timeout": 120}}
 network = Network(**{network!r})
 options["launch_options"] = LaunchOptions(warm_seconds=0)
+options["strategy"] = "none" if {train} is alone else "multi_worker_mirrored"
 distributor = TensorflowDistributor(2, launcher=LocalLauncher(), network=network, **options)
 print("SAID", json.dumps(list(distributor.run({train}).values)))
 """

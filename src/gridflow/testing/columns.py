@@ -41,7 +41,7 @@ def column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
-    data: bool = True,
+    data_cases: bool = True,
 ) -> None:
     """Compute all cells of one strategy and flavour on one rank; a training function.
 
@@ -61,7 +61,7 @@ def column(
         Number of `MODELS` to train.
     steps, weights : bool, default True
         With `in_full`: whether to include `step_results` and `weighted`.
-    data : bool, default True
+    data_cases : bool, default True
         Whether to include `data_results`.
     """
     if replicas > 1:
@@ -73,7 +73,7 @@ def column(
     for model in lab.models[:models]:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
-    others = data_results(ctx, lab) if data else {}
+    others = data_results(ctx, lab) if data_cases else {}
     if in_full:
         others |= uneven.results(ctx, lab)
     if in_full and lab.is_tensorflow:
@@ -107,7 +107,7 @@ def plain(
     models: int,
     steps: bool,
     weights: bool,
-    data: bool,
+    data_cases: bool,
 ) -> None:
     """Compute the expected values of a flavour, in a process without a gridflow job."""
     keras = _keras_of(flavour)
@@ -116,7 +116,7 @@ def plain(
     for model in lab.models[:models]:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    others = plain_data_results(lab) if data else {}
+    others = plain_data_results(lab) if data_cases else {}
     if in_full:
         others |= uneven.plain_results(lab)
     if in_full and lab.is_tensorflow:

@@ -73,7 +73,7 @@ def run_plain(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
-    data: bool = True,
+    data_cases: bool = True,
     gpus: float = 0,
 ) -> dict[Cell, CaseResult]:
     """Return what a flavour computes in one plain process.
@@ -83,13 +83,13 @@ def run_plain(
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
         Where to write a temporary file.
-    in_full, models, steps, weights, data
+    in_full, models, steps, weights, data_cases
         See `run_column`.
     gpus : float, default 0
         0: it computes on the CPU.
     """
     place = directory / f"plain-{flavour}"
-    options = f"{in_full=}, {models=}, {steps=}, {weights=}, {data=}"
+    options = f"{in_full=}, {models=}, {steps=}, {weights=}, {data_cases=}"
     arguments = f"{flavour!r}, {str(place)!r}, {options}"
     call = f"from gridflow.testing import columns; columns.plain({arguments})"
     subprocess.run(
@@ -165,7 +165,7 @@ def run_column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
-    data: bool = True,
+    data_cases: bool = True,
     gpus: float = 0,
 ) -> dict[Cell, CellOutcome]:
     """Run one column and return the outcomes.
@@ -186,7 +186,7 @@ def run_column(
         Number of `MODELS` to train.
     steps, weights : bool, default True
         Whether to include the cases of `step_results` and of `weighted`.
-    data : bool, default True
+    data_cases : bool, default True
         Whether to include the ways to pass data to ``fit``, `DATA_CASES`.
     gpus : float, default 0
         Of each worker, as in `TensorflowDistributor`.
@@ -197,13 +197,13 @@ def run_column(
     workers, replicas = STRATEGIES.get(strategy, (1, 1))
     fed = _ASYNCHRONOUS_WORKERS if is_asynchronous else workers
     shared.mkdir()
-    given: Any = asynchronous.rows() if is_asynchronous else rows(workers)
+    data: Any = asynchronous.rows() if is_asynchronous else rows(workers)
     launcher: Any = LocalLauncher()
     if spark is None and not is_asynchronous:
-        given |= uneven.datasets() | weighted.datasets(workers)
+        data |= uneven.datasets() | weighted.datasets(workers)
     if spark is not None:
         # The rows must stay in their partitions: otherwise the global batches would differ.
-        given = {name: _frame(spark, columns, fed) for name, columns in given.items()}
+        data = {name: _frame(spark, columns, fed) for name, columns in data.items()}
         launcher = SparkLauncher(spark, repartition="never")
     servers = [Role("ps", 1)] if is_asynchronous else []
     distributor = TensorflowDistributor(
@@ -220,11 +220,11 @@ def run_column(
         nulls="drop",
     )
     if is_asynchronous:
-        distributor.run(asynchronous.column, flavour, str(shared), data=given)
+        distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
         more = {"in_full": in_full and spark is None, "models": models}
-        more |= {"steps": steps, "weights": weights, "data": data}
-        distributor.run(column, flavour, replicas, str(shared), **more, data=given)
+        more |= {"steps": steps, "weights": weights, "data_cases": data_cases}
+        distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
     return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))
 
