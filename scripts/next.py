@@ -42,7 +42,9 @@ JAX, TORCH = ((GROUP, "jax", False),), ((GROUP, "torch", False),)
 SPARK = ((GROUP, "keras", True),)
 #: Lets a Keras be probed that can't be patched (`UNSAFE_VARIABLE` of the registry).
 UNSAFE = "GRIDFLOW_UNSAFE_KERAS"
-CURES = ("tests/keras/test_bug_patches.py", "tests/keras/test_parts.py")
+CURES = tuple(
+    f"tests/keras/test_{name}.py" for name in ("bug_patches", "patched_training", "private_parts")
+)
 
 
 @dataclass(frozen=True)

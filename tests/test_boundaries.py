@@ -131,6 +131,16 @@ def docstrings(tree):
             yield node.body[0].value
 
 
+def dotted(node):
+    """Return the names of a chain of attributes, joined by dots; what it begins with may be any."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    names.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(names))
+
+
 def private_modules(tree):
     """Return the imports, and texts but docstrings, that name a private module."""
     said = {id(node) for node in docstrings(tree)}
@@ -144,7 +154,7 @@ def private_modules(tree):
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = [] if id(node) in said else [node.value]
         elif isinstance(node, ast.Attribute):
-            names = [ast.unparse(node)]
+            names = [dotted(node)]
         found += [f"line {node.lineno}: {name}" for name in names if PRIVATE_MODULE.search(name)]
     return found
 
@@ -154,9 +164,9 @@ def private_attributes(tree):
     found = []
     for node in ast.walk(tree):
         name = ""
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in {"self", "cls"}:
+        if isinstance(node, ast.Attribute) and dotted(node.value) not in {"self", "cls"}:
             name = node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in READS_BY_NAME:
+        elif isinstance(node, ast.Call) and dotted(node.func) in READS_BY_NAME:
             given = node.args[1]
             first = given.values[0] if isinstance(given, ast.JoinedStr) else given
             name = next(strings(first), "")
@@ -182,7 +192,8 @@ def imported(node, *, types):
     found = set()
     if isinstance(node, ast.ImportFrom) and node.module:
         found = {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found.union(*(imported(each, types=types) for each in ast.iter_child_nodes(node)))
+    below = (each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr))
+    return found.union(*(imported(each, types=types) for each in below))
 
 
 @pytest.mark.parametrize("types", [False, True])

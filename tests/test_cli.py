@@ -16,10 +16,12 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent / "manifests"))
-from standin import Kubernetes, MarathonServer, configured, put_docker_into, serving
+from standin import Kubernetes, MarathonServer, configured, looking_often, put_docker_into, serving
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import TARGETS
+from gridflow.deploy.drivers.compose import ComposeDriver
+from gridflow.deploy.drivers.marathon import MarathonDriver
 from suite.disk import files_of_at_most
 
 JOB = """\
@@ -229,6 +231,7 @@ def docker(tmp_path, monkeypatch):
     folder.mkdir()
     calls = put_docker_into(folder)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    looking_often(ComposeDriver, monkeypatch)
     return calls
 
 
@@ -371,6 +374,7 @@ def test_marathon_is_asked_over_http(printed, job, monkeypatch):
     ],
 )
 def test_what_marathon_never_starts_ends_the_run(printed, job, monkeypatch, waits, reason):
+    looking_often(MarathonDriver, monkeypatch)
     with serving(MarathonServer()) as server:
         server.waits = waits
         monkeypatch.setenv("MARATHON_URL", server.url)

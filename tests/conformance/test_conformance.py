@@ -68,6 +68,7 @@ def outcomes(request, tmp_path_factory):
             "models": max(models, default=0) + 1,
             "steps": any(case in STEP_CASES for case, _ in cells),
             "weights": any(case in weighted.CASES for case, _ in cells),
+            "data_cases": any(case in DATA_CASES for case, _ in cells),
         }
 
     def expected_of(flavour):

@@ -181,11 +181,13 @@ def test_public_names_are_sorted_and_unknown_ones_refused():
         gridflow.TensorFlowDistributor  # noqa: B018
 
 
-@pytest.mark.parametrize("names", ["", *gridflow.__all__])
-def test_importing_brings_neither_tensorflow_nor_spark(names):
+def test_importing_any_name_brings_neither_tensorflow_nor_spark():
     code = (
-        f"import sys, gridflow; {f'gridflow.{names}; ' if names else ''}"
-        "print({'tensorflow', 'keras', 'tf_keras', 'pyspark'} & set(sys.modules))"
+        "import sys, gridflow\n"
+        "for name in ('__all__', *gridflow.__all__):\n"
+        "    getattr(gridflow, name)\n"
+        "    found = {'tensorflow', 'keras', 'tf_keras', 'pyspark'} & set(sys.modules)\n"
+        "    assert not found, (name, found)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

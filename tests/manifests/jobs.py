@@ -78,6 +78,16 @@ TRICKY = {
     "TEMPLATE": "{{.Task.Slot}} {{{a}}} {{- {{",
 }
 
+#: A job that trains and serves, as its author writes it.
+JOB = """\
+name: flights
+image: registry.example/flights:1
+command: [python, train.py]
+roles: {worker: {replicas: 1}}
+volumes: [{name: data, path: /data, pvc: data}]
+serve: {models: [{name: flights, path: /data/models/flights}]}
+"""
+
 
 def flights(**changes):
     """The job that the options are tried on; with everything that all training targets express."""

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import gmtime, strftime
 from urllib.parse import parse_qs, urlsplit
 
+from gridflow.deploy.drivers.kubectl import KubectlDriver
+
 #: Resource, kind and group version of what the API serves.
 RESOURCES = {
     ("v1", "services", "Service"),
@@ -371,6 +373,12 @@ def configured(server, folder, monkeypatch):
     path.write_text(json.dumps(config))
     monkeypatch.setenv("KUBECONFIG", str(path))
     monkeypatch.setenv("HOME", str(folder))
+    looking_often(KubectlDriver, monkeypatch)
+
+
+def looking_often(driver, monkeypatch):
+    """Let ``gridflow run`` look often: nothing takes long here."""
+    monkeypatch.setitem(driver.__init__.__kwdefaults__, "poll", 0.1)
 
 
 #: Plays ``docker compose``, as Docker's daemon can't run in a test. It keeps its state in a folder:

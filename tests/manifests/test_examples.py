@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from environments import on_this_host, processes
 from jobs import LACKING, ROOT, SCHEMAS, flights, needs_schemas
-from test_launch import launch
+from launching import launch
 
 from gridflow.deploy import Role, get_target, validate
 

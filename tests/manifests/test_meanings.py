@@ -11,7 +11,7 @@ import re
 import pytest
 from environments import processes
 from jobs import TRAINING, flights
-from test_launch import ENDING, finished
+from launching import ENDING, finished
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import Gang, JobError, Role, SecretKey, Secrets, get_target, render
@@ -347,7 +347,8 @@ def test_evaluator(target):
     roles = {"worker": Role(2), "evaluator": Role()}
     found = documents(target, roles=roles)
     if target in {*ENDING, "marathon"}:
-        # How it ends: test_launch.py, test_an_evaluator_without_end_ends_with_the_training.
+        # How it ends: test_launched_together.py,
+        # test_an_evaluator_without_end_ends_with_the_training.
         for _, _, env, _ in processes(flights(args=[], roles=roles), target):
             assert re.search(r'"evaluator":\["', env["GRIDFLOW_FINISH"])
     elif target in SPARK:

@@ -134,7 +134,13 @@ def pods(tmp_path):
 
 
 #: Everywhere where the names of ended tasks are gone.
-NAMED = ("docker", "compose", "swarm", "kubernetes", "jobset", "tfjob", "trainjob", "volcano")
+NAMED = (
+    "kubernetes",
+    *(
+        pytest.param(each, marks=pytest.mark.slow)
+        for each in ("docker", "compose", "swarm", "jobset", "tfjob", "trainjob", "volcano")
+    ),
+)
 
 
 @pytest.mark.parametrize("target", NAMED)

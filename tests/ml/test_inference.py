@@ -287,7 +287,14 @@ def test_what_a_node_took_is_among_sparks_metrics(spark, dense):
     assert all(value > 0 for value in found.values())
 
 
-def test_a_stream_is_predicted(spark, dense, tmp_path):
+@pytest.mark.parametrize("kind", ["a function", "a model"])
+def test_a_stream_is_predicted(spark, by_value, tmp_path, kind, request):
+    if kind == "a model":
+        asked = {"model": request.getfixturevalue("dense"), "outputs": "sum"}
+    else:
+        function = lambda: lambda a, b: a.sum(axis=1)  # noqa: E731
+        asked = {"model": function, "columns": ["a", "b"], "outputs": "float"}
+
     def arrive(first, count):
         spark.range(first, first + count, 1, 2).selectExpr(
             "id", "array(float(id), 1f) AS a", "'x' AS b", "timestamp_seconds(id) AS at"
@@ -296,7 +303,7 @@ def test_a_stream_is_predicted(spark, dense, tmp_path):
     arrive(0, 40)
     stream = spark.readStream.schema("id long, a array<float>, b string, at timestamp")
     stream = stream.parquet(str(tmp_path / "in")).withWatermark("at", "10 seconds")
-    predicted = gridflow.predict(stream, dense, outputs="sum")
+    predicted = gridflow.predict(stream, **asked)
     windows = predicted.groupBy(f.window("at", "10 seconds")).agg(f.sum("prediction").alias("p"))
 
     def run(name, frame):

@@ -221,6 +221,20 @@ def train_mirrored(ctx, deed, victim):
     return "trained"
 
 
+def test_a_rank_that_is_stopped_is_named_whatever_it_does(distribute):
+    def train(ctx):
+        import os
+        import signal
+        import time
+
+        if ctx.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(60)
+
+    error = expect(errors.TrainingFailed, distribute(deadlines=Deadlines(heartbeat=3)), train)
+    assert (error.first.task, error.first.kind) == ("worker:1", "stopped")
+
+
 MIRRORED = {"strategy": "multi_worker_mirrored", "deadlines": Deadlines(heartbeat=5)}
 
 

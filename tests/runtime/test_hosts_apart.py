@@ -17,7 +17,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-#: A job of two: a function for which the ranks have to speak to one another, or one for which not.
+#: A job of two: ranks that speak to one another by TensorFlow, or by the driver alone.
 SCRIPT = """
 import json, sys
 real, sys.executable = sys.executable, {python!r}
@@ -31,11 +31,14 @@ def together(ctx):
     return total, json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
 
 def alone(ctx):
-    return ctx.rank
+    import json, os
+    total = float(sum(ctx.all_gather(ctx.rank + 1)))
+    return total, json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
 
 options = {{"logs": "none", "progress": False, "start_timeout": 120}}
 network = Network(**{network!r})
 options["launch_options"] = LaunchOptions(warm_seconds=0)
+options["strategy"] = "none" if {train} is alone else "multi_worker_mirrored"
 distributor = TensorflowDistributor(2, launcher=LocalLauncher(), network=network, **options)
 print("SAID", json.dumps(list(distributor.run({train}).values)))
 """
@@ -166,8 +169,9 @@ def test_a_driver_behind_a_gate_that_each_side_names_in_its_own_way(hosts, tmp_p
         assert hosts_of(workers) == ["10.77.1.2", "10.77.1.3"]
 
 
-def test_hosts_that_speak_ipv6(hosts, tmp_path, no_leaks):
-    for total, workers in run_on(hosts, tmp_path, host="fd77::1", port=(40000, 40010)):
+@pytest.mark.parametrize("train", ["alone", "together"])
+def test_hosts_that_speak_ipv6(hosts, tmp_path, train, no_leaks):
+    for total, workers in run_on(hosts, tmp_path, train, host="fd77::1", port=(40000, 40010)):
         assert total == 3.0
         assert hosts_of(workers) == ["[fd77::2]", "[fd77::3]"]
 

@@ -307,18 +307,28 @@ class _Keeper:
         (conf / "capacity-scheduler.xml").write_text(_configuration(**queues))
         self._nodes, self._started = {}, []
         _make_smi(folder / "bin")
-        self._run(conf, "resourcemanager.ResourceManager")
-        self._wait_for(conf, "Transitioned to active state")
+        manager = self._run(conf, "resourcemanager.ResourceManager")
+        self._wait_for(manager, conf, "Transitioned to active state")
+        for name in _NODES:
+            self._begin(name)
+        for name in _NODES:
+            self._await(name)
 
     def start(self, name):
-        if name in self._nodes and self._nodes[name].poll() is None:
-            return
+        if self._nodes[name].poll() is not None:
+            self._begin(name)
+            self._await(name)
+
+    def _begin(self, name):
         conf = self._folder / name
         shutil.rmtree(conf, ignore_errors=True)
         own = _node(conf, _NODES[name], free_ports(4))
         _write(conf, core=self._core, yarn={**self._manager, **own})
         self._nodes[name] = self._run(conf, "nodemanager.NodeManager")
-        self._wait_for(conf, "Registered with ResourceManager")
+
+    def _await(self, name):
+        conf = self._folder / name
+        self._wait_for(self._nodes[name], conf, "Registered with ResourceManager")
         (conf / "pid").write_text(str(self._nodes[name].pid))
 
     def bury(self, *_):
@@ -341,9 +351,9 @@ class _Keeper:
         self._started.append(process)
         return process
 
-    def _wait_for(self, conf, words):
+    def _wait_for(self, process, conf, words):
         log = conf / "log"
-        wait(lambda: words in log.read_text(errors="replace"), conf.name, self._started[-1], log)
+        wait(lambda: words in log.read_text(errors="replace"), conf.name, process, log)
 
 
 def _end_all():

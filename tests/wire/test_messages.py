@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import socket
 import threading
@@ -67,6 +68,7 @@ def values_of(hint):
     return st.one_of([values_of(each) for each in arguments])
 
 
+@functools.cache
 def messages_of(kind):
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {each.name: values_of(hints[each.name]) for each in dataclasses.fields(kind)}

@@ -17,12 +17,16 @@ def _no_leaks(no_leaks):
 
 @pytest.fixture(scope="session")
 def client(yarn, tmp_path_factory, scratch):
-    """Give a client with the guide's files, whose data lies in HDFS."""
-    client = Client(yarn, tmp_path_factory.mktemp("client"), scratch)
+    """Give a client with the guide's files."""
+    return Client(yarn, tmp_path_factory.mktemp("client"), scratch)
+
+
+@pytest.fixture(scope="session")
+def data(client):
+    """Put the guide's data into HDFS, as it says."""
     rows = "".join(f"{i / 1000},{2 * i / 1000 + 1}\n" for i in range(1000))
     (client.folder / "rows.csv").write_text(f"x,y\n{rows}")
     client.run(blocks("sh")[0], "data.log")
-    return client
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def safety(spark):
     return [spark.sparkContext.master, *(spark.conf.get(f"spark.{name}") for name in names)]
 
 
-def test_the_guides_program_trains_in_client_mode(notebook, client, as_the_user, tmp_path):
+def test_the_guides_program_trains_in_client_mode(notebook, client, data, as_the_user, tmp_path):
     assert notebook(safety) == ["yarn", "true", "true", "true"]
     notebook(client.program)
     check_the_model_in_hdfs(tmp_path)
@@ -89,7 +89,7 @@ def run_old_program(spark, folder):
     cluster.shutdown()
 
 
-def test_an_old_program_is_fed_from_hdfs(notebook, tmp_path):
+def test_an_old_program_is_fed_from_hdfs(notebook, data, tmp_path):
     import json
 
     notebook(run_old_program, str(tmp_path))
@@ -129,7 +129,7 @@ def train_until_a_node_dies(spark, checkpoints):
     return went, result.attempts[-1].resumed_at, len(result.history["loss"])
 
 
-def test_a_job_goes_on_when_a_node_dies_under_it(notebook, yarn, tmp_path):
+def test_a_job_goes_on_when_a_node_dies_under_it(notebook, yarn, data, tmp_path):
     notebook.begin(train_until_a_node_dies, str(tmp_path))
     checkpoint = tmp_path / "checkpoint-0000-000000-000000006.npz"
     wait_for(checkpoint.exists, "a checkpoint", seen=notebook.said)
@@ -241,7 +241,7 @@ def save_to_hdfs(spark):
     return [each == expected for each in found], again.summary.totalEpochs, refused
 
 
-def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, as_the_user):
+def test_models_and_pipelines_are_saved_in_hdfs_and_loaded_from_there(notebook, data, as_the_user):
     # The last one: Python workers that have TensorFlow stay in the containers, beside a job's own.
     same, epochs, refused = notebook(save_to_hdfs)
     assert (same, epochs) == ([True, True], 1)

@@ -28,7 +28,7 @@ def archive(client):
 
 
 def test_the_guides_program_trains_in_cluster_mode_with_an_environment_of_its_own(
-    client, archive, as_the_user, tmp_path
+    client, data, archive, as_the_user, tmp_path
 ):
     said = client.run(blocks("sh")[2], "cluster.log")
     check_the_model_in_hdfs(tmp_path)

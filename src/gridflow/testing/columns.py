@@ -41,6 +41,7 @@ def column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
+    data_cases: bool = True,
 ) -> None:
     """Compute all cells of one strategy and flavour on one rank; a training function.
 
@@ -60,6 +61,8 @@ def column(
         Number of `MODELS` to train.
     steps, weights : bool, default True
         With `in_full`: whether to include `step_results` and `weighted`.
+    data_cases : bool, default True
+        Whether to include `data_results`.
     """
     if replicas > 1:
         _split(replicas)
@@ -70,7 +73,7 @@ def column(
     for model in lab.models[:models]:
         for case, result in results(ctx, lab, model, shared).items():
             found[case, model] = result
-    others = data_results(ctx, lab)
+    others = data_results(ctx, lab) if data_cases else {}
     if in_full:
         others |= uneven.results(ctx, lab)
     if in_full and lab.is_tensorflow:
@@ -97,7 +100,14 @@ def _split(replicas: int) -> None:
 
 
 def plain(
-    flavour: str, found_in: str, *, in_full: bool, models: int, steps: bool, weights: bool
+    flavour: str,
+    found_in: str,
+    *,
+    in_full: bool,
+    models: int,
+    steps: bool,
+    weights: bool,
+    data_cases: bool,
 ) -> None:
     """Compute the expected values of a flavour, in a process without a gridflow job."""
     keras = _keras_of(flavour)
@@ -106,7 +116,7 @@ def plain(
     for model in lab.models[:models]:
         for case, result in plain_results(lab, model).items():
             found[case, model] = result
-    others = plain_data_results(lab)
+    others = plain_data_results(lab) if data_cases else {}
     if in_full:
         others |= uneven.plain_results(lab)
     if in_full and lab.is_tensorflow:

@@ -73,6 +73,7 @@ def run_plain(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
+    data_cases: bool = True,
     gpus: float = 0,
 ) -> dict[Cell, CaseResult]:
     """Return what a flavour computes in one plain process.
@@ -82,13 +83,13 @@ def run_plain(
     flavour : {"keras", "tf_keras", "jax", "torch"}
     directory : Path
         Where to write a temporary file.
-    in_full, models, steps, weights
+    in_full, models, steps, weights, data_cases
         See `run_column`.
     gpus : float, default 0
         0: it computes on the CPU.
     """
     place = directory / f"plain-{flavour}"
-    options = f"{in_full=}, {models=}, {steps=}, {weights=}"
+    options = f"{in_full=}, {models=}, {steps=}, {weights=}, {data_cases=}"
     arguments = f"{flavour!r}, {str(place)!r}, {options}"
     call = f"from gridflow.testing import columns; columns.plain({arguments})"
     subprocess.run(
@@ -164,6 +165,7 @@ def run_column(
     models: int = len(MODELS),
     steps: bool = True,
     weights: bool = True,
+    data_cases: bool = True,
     gpus: float = 0,
 ) -> dict[Cell, CellOutcome]:
     """Run one column and return the outcomes.
@@ -184,6 +186,8 @@ def run_column(
         Number of `MODELS` to train.
     steps, weights : bool, default True
         Whether to include the cases of `step_results` and of `weighted`.
+    data_cases : bool, default True
+        Whether to include the ways to pass data to ``fit``, `DATA_CASES`.
     gpus : float, default 0
         Of each worker, as in `TensorflowDistributor`.
     """
@@ -219,7 +223,7 @@ def run_column(
         distributor.run(asynchronous.column, flavour, str(shared), data=data)
     else:
         more = {"in_full": in_full and spark is None, "models": models}
-        more |= {"steps": steps, "weights": weights}
+        more |= {"steps": steps, "weights": weights, "data_cases": data_cases}
         distributor.run(column, flavour, replicas, str(shared), **more, data=data)
     ranks = [cloudpickle.loads((shared / f"rank-{rank}").read_bytes()) for rank in range(workers)]
     return compare(ranks, expected, flavour, math.prod(STRATEGIES.get(strategy, (1, 1))))
