@@ -152,7 +152,10 @@ def _keep_part(config, items):
     pieces = collections.defaultdict(list)
     for item in items:
         pieces[names_of(item.nodeid)[1]].append(item)
-    seconds = {name: sum(_seconds_of(item) for item in tests) for name, tests in pieces.items()}
+    record = times.committed()
+    seconds = {
+        name: sum(_seconds_of(item, record) for item in tests) for name, tests in pieces.items()
+    }
     parts = [0.0] * number
     of_part = collections.Counter()
     wanted = set()
@@ -169,8 +172,8 @@ def _keep_part(config, items):
     _keep(config, items, wanted)
 
 
-def _seconds_of(item):
-    return times.seconds_of(item.nodeid) if is_slow(item) else _QUICK_SECONDS
+def _seconds_of(item, record=None):
+    return times.seconds_of(item.nodeid, record) if is_slow(item) else _QUICK_SECONDS
 
 
 def _keep_changed(config, items):
