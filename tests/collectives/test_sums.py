@@ -133,7 +133,9 @@ def tensors_exchanged(rank):
     halves = torch.arange(3, dtype=torch.bfloat16) * (1 - 2 * rank)
     chiefs = [tensors.of_chief(each) for each in (floats, halves, torch.tensor([rank == 0]))]
     total = tensors.all_reduce(torch.arange(70_000) * (rank + 1))
-    found = [each.view(torch.uint8).numpy() for each in (*chiefs, total)]
+    grads = [torch.full((3, 2), 1.0 + rank), torch.tensor(2.0**rank, dtype=torch.bfloat16)]
+    means = tensors.mean(grads, rows=300 * (1 + rank))
+    found = [each.view(torch.uint8).numpy() for each in (*chiefs, total, *means)]
     return [*found, tensors.all_gather(np.full((2, 3), rank, "uint8"))]
 
 
@@ -159,7 +161,9 @@ def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(way, ranks, tmp_pat
     work = through_the_group if way == "group" else partial(through_torch, folder=tmp_path)
     floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30])
     chiefs = (floats, torch.arange(3, dtype=torch.bfloat16), torch.tensor([True]))
-    wanted = [*chiefs, torch.arange(70_000) * 3]
+    third = torch.tensor(5 / 3)
+    means = [third.expand(3, 2).clone(), third.to(torch.bfloat16)]
+    wanted = [*chiefs, torch.arange(70_000) * 3, *means]
     for *found, gathered in ranks([0, 0], work).meet().results():
         for got, each in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(got, each.view(torch.uint8).numpy())

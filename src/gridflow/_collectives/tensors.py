@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from gridflow._collectives.host import HostGroup
@@ -26,6 +28,51 @@ def all_reduce(flat: Any) -> Any:
         return torch.from_numpy(_group.all_reduce(flat.numpy()))
     torch.distributed.all_reduce(flat)
     return flat
+
+
+def mean(tensors: Sequence[Any], rows: int) -> list[Any]:
+    """Return the means of tensors over the rows of all ranks.
+
+    Parameters
+    ----------
+    tensors : sequence of torch.Tensor
+        Means over this rank's rows.
+    rows : int
+    """
+    import numpy as np
+    import torch
+
+    mine = [each.detach() for each in tensors]
+    if _group is None or any(each.device.type != "cpu" for each in mine):
+        *sums, total = add_up(
+            [*(each * rows for each in mine), torch.tensor(float(rows), device=mine[0].device)]
+        )
+        return [each / total.to(each.dtype) for each in sums]
+    is_double = any(each.dtype == torch.float64 for each in mine)
+    wide = torch.float64 if is_double else torch.float32
+    # NumPy has no bfloat16; other types are converted while they are copied.
+    arrays = [(each.to(wide) if each.dtype == torch.bfloat16 else each).numpy() for each in mine]
+    dtype = np.dtype(np.float64 if is_double else np.float32)
+    sums, _, _ = _group.add_up(arrays, dtype=dtype, weight=rows)
+    return [torch.from_numpy(total).to(each.dtype) for total, each in zip(sums, mine, strict=True)]
+
+
+def add_up(tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' sums over all ranks. All must call it, with the same shapes."""
+    import torch
+
+    found: list[Any] = [None] * len(tensors)
+    groups: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(place)
+    for places in groups.values():
+        # One collective operation for all tensors of a type.
+        flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
+        total = all_reduce(flat)
+        sizes = [tensors[place].numel() for place in places]
+        for place, part in zip(places, total.split(sizes), strict=True):
+            found[place] = part.reshape(tensors[place].shape)
+    return found
 
 
 def of_chief(flat: Any) -> Any:

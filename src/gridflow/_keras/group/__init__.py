@@ -1,12 +1,13 @@
 """The strategy of a group on TensorFlow: each process is one replica.
 
-============  =================================================================================
-``exchange``  sums and concatenations over all ranks, as operations of TensorFlow
-``strategy``  the ``tf.distribute.Strategy``
-``steps``     what a step computes: one process's values, or parts that are added up
-``variables`` variables that are added up when they are read, or when they are assigned
-``data``      this rank's part of a dataset
-============  =================================================================================
+==============  ===============================================================================
+``strategy``    the ``tf.distribute.Strategy``
+``steps``       what a step computes: one process's values, or parts that are added up
+``variables``   variables that are added up when they are read, or when they are assigned
+``data``        this rank's part of a dataset
+``exchange``    sums and concatenations over all ranks, as operations of TensorFlow
+``collective``  the same through TensorFlow's own collective operations
+==============  ===============================================================================
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import input_lib
 
@@ -68,7 +67,7 @@ def _of_known_length(mine: Any, dataset: Any, ranks: int) -> Any:
 def from_function(make: Callable[[Any], Any], context: Any, exchange: Any) -> Any:
     """Return the dataset of this rank that a function makes, as long as that of any rank."""
     mine = make(context)
-    steps = exchange.group.all_gather(np.array([int(mine.cardinality())], np.int64)).reshape(-1)
+    steps = exchange.concatenated(tf.constant([int(mine.cardinality())])).numpy()
     missing = int(steps.max() - steps[exchange.rank])
     if missing and (steps >= 0).all():
         mine = mine.concatenate(_without_rows(mine.element_spec).repeat(missing))

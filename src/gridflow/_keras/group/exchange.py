@@ -87,13 +87,13 @@ class GroupExchange:
     def _whole_numbers(self, value: Any, *, means: bool) -> Any:
         if isinstance(value, tf.IndexedSlices):
             raise NotImplementedError("slices of whole numbers can't be added up")
-        wide = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
+        number = tf.cast(value, tf.int32) if value.dtype == tf.bool else value
 
         def add_up(mine: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
             total = self.group.all_reduce(np.asarray(mine))
             return [total // np.asarray(self.size, total.dtype) if means else total]
 
-        (total,) = self._call(add_up, [wide], [wide.dtype])
+        (total,) = self._call(add_up, [number], [number.dtype])
         total.set_shape(value.shape)
         return total
 
@@ -107,7 +107,7 @@ class GroupExchange:
         dense = [place for place in there if place not in sparse]
         if not dense and not sparse:
             return values
-        types = [_wide(values[p].dtype) for p in (*dense, *sparse)]
+        types = [wide(values[p].dtype) for p in (*dense, *sparse)]
         is_double = tf.float64 in types
         exchanged = np.dtype(np.float64 if is_double else np.float32)
         sent = exchanged if is_double or wire is None else wire
@@ -197,8 +197,8 @@ class GroupExchange:
         if collectives.is_alone():
             return tf.concat([values] * self.size, axis)
         if values.dtype in {tf.bool, tf.bfloat16}:
-            wide = tf.uint8 if values.dtype == tf.bool else tf.float32
-            return tf.cast(self.concatenated(tf.cast(values, wide), axis), values.dtype)
+            known = tf.uint8 if values.dtype == tf.bool else tf.float32
+            return tf.cast(self.concatenated(tf.cast(values, known), axis), values.dtype)
         turned = values if axis == 0 else tf.experimental.numpy.moveaxis(values, axis, 0)
         (found,) = self._call(self._gather, [turned], [values.dtype])
         found.set_shape([None, *turned.shape[1:]])
@@ -262,7 +262,8 @@ def _times(value: Any, factor: int) -> Any:
     return value * tf.cast(factor, value.dtype)
 
 
-def _wide(dtype: Any) -> Any:
+def wide(dtype: Any) -> Any:
+    """Return the type in which numbers of a floating-point type are weighted and added up."""
     return dtype if dtype in _WIDE else tf.float32
 
 

@@ -18,6 +18,7 @@ from gridflow._keras.patches.bugs import own_steps, shares
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gridflow._keras.group.collective import CollectiveExchange
     from gridflow._keras.group.exchange import GroupExchange
 
 _NAMES: Final = ("train_step", "test_step")
@@ -57,14 +58,14 @@ def scales_itself(model: Any) -> bool:
     return own_steps.has_own(type(model)) and own_steps.scales_itself(type(model))
 
 
-def part_of(batch: Any, exchange: GroupExchange) -> shares.ReplicaPart | None:
+def part_of(batch: Any, exchange: GroupExchange | CollectiveExchange) -> shares.ReplicaPart | None:
     """Return this rank's part of a batch; None if its rows can't be counted.
 
     Parameters
     ----------
     batch : nested tensors
         The rows of the first one are counted, as Keras does.
-    exchange : GroupExchange
+    exchange : GroupExchange or CollectiveExchange
     """
     rows = _rows(next((each for each in tf.nest.flatten(batch) if each is not None), None))
     if rows is None:

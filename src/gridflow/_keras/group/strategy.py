@@ -20,6 +20,7 @@ from gridflow._keras.patches.bugs import shares
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gridflow._keras.group.collective import CollectiveExchange
     from gridflow._keras.group.exchange import GroupExchange
 
 _MEAN: Final = tf.distribute.ReduceOp.MEAN
@@ -40,12 +41,14 @@ class GroupStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[
         del cluster_resolver, communication_options
 
     @classmethod
-    def of(cls, exchange: GroupExchange, resolver: Any = None) -> GroupStrategy:
+    def of(
+        cls, exchange: GroupExchange | CollectiveExchange, resolver: Any = None
+    ) -> GroupStrategy:
         """Return the strategy of a group.
 
         Parameters
         ----------
-        exchange : GroupExchange
+        exchange : GroupExchange or CollectiveExchange
         resolver : tf.distribute.cluster_resolver.ClusterResolver, optional
             Tells programs which task this is.
         """
@@ -94,7 +97,9 @@ class Replica(distribute_lib.ReplicaContext):  # type: ignore[misc]
 class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
     """What TensorFlow asks of a strategy."""
 
-    def __init__(self, strategy: GroupStrategy, exchange: GroupExchange, resolver: Any) -> None:
+    def __init__(
+        self, strategy: GroupStrategy, exchange: GroupExchange | CollectiveExchange, resolver: Any
+    ) -> None:
         super().__init__(strategy)
         gpus = tf.config.list_logical_devices("GPU")
         self._device = "/device:GPU:0" if gpus else _CPU

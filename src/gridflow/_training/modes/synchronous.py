@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from gridflow._collectives.host import HostGroup
     from gridflow._feed.dataset.stream import StreamSource
+    from gridflow._keras.group.collective import CollectiveExchange
+    from gridflow._keras.group.exchange import GroupExchange
     from gridflow._training.modes.base import DatasetRequest, Trainer
 
 
@@ -57,6 +59,7 @@ class Synchronous(Mode):
     def _multi_worker(self) -> Any:
         import tensorflow as tf
 
+        from gridflow._keras.group.collective import CollectiveExchange
         from gridflow._keras.patches.hooks import collectives
 
         process = self._process
@@ -65,12 +68,16 @@ class Synchronous(Mode):
         with cpu.announced(process, gpus) as meet:
             if group.is_chosen():
                 members, _ = meet()
-                return self._one_replica(members)
+                if members is not None:
+                    return self._one_replica(self._exchange(members))
             groups.await_first(process)
             given = process.training.distribution.communication
             strategy = tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=None if given is None else given.to_tensorflow()
             )
+            if group.is_chosen():
+                place = process.rank, process.num_workers
+                return self._one_replica(CollectiveExchange(strategy, *place))
             collectives.keep_server(strategy)
             members, _ = meet()
         local_steps = process.training.distribution.local_steps
@@ -80,23 +87,26 @@ class Synchronous(Mode):
             collectives.install(strategy, members)
         return strategy
 
-    def _one_replica(self, members: HostGroup | None) -> Any:
+    def _exchange(self, members: HostGroup) -> GroupExchange:
         import numpy as np
         import tensorflow as tf
 
         from gridflow._keras.group.exchange import GroupExchange
-        from gridflow._keras.group.strategy import GroupStrategy
 
-        if members is None:
-            raise GridflowError("gridflow's own strategy can't exchange through NCCL yet.")
         process = self._process
         given = process.training.distribution.communication
         narrow = None if given is None or given.wire_dtype == "float32" else given.wire_dtype
         wire = None if narrow is None else np.dtype(tf.as_dtype(narrow).as_numpy_dtype)
-        exchange = GroupExchange(members, process.rank, process.num_workers, wire)
+        return GroupExchange(members, process.rank, process.num_workers, wire)
+
+    def _one_replica(self, exchange: GroupExchange | CollectiveExchange) -> Any:
+        import tensorflow as tf
+
+        from gridflow._keras.group.strategy import GroupStrategy
+
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         strategy = GroupStrategy.of(exchange, resolver)
-        if process.training.programs.patches:
+        if self._process.training.programs.patches:
             strategy.redirect()
         return strategy
 

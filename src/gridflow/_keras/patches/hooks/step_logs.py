@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 
 import keras
-from gridflow._keras import own_callbacks
+from gridflow._keras import group, own_callbacks
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
@@ -95,7 +95,8 @@ def hook() -> Hook:
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         callbacks = own_callbacks.flat(given.arguments["callbacks"])
-        reads = given.arguments["verbose"] != 0 or any(map(_reads, callbacks))
+        is_shown = given.arguments["verbose"] != 0 and not group.is_of(self.distribute_strategy)
+        reads = is_shown or any(map(_reads, callbacks))
         # If one rank looks, all take part in the averages.
         looking = self.distribute_strategy.reduce("SUM", tf.constant(float(reads)), axis=None)
         vars(self)[_OWN] = not looking  # bypasses Keras's __setattr__
@@ -108,7 +109,11 @@ def hook() -> Hook:
         known, own = self.train_function, vars(self).get(_OWN, False)
         make(self, force or (known is not None and getattr(known, _OWN, False) != own))
         function = self.train_function
-        if function is known or not own:
+        if function is known or not (own or group.is_of(self.distribute_strategy)):
+            return
+        if not own:
+            if _is_for(self):
+                self.train_function = lambda data: mean_of(self.distribute_strategy, function(data))
             return
 
         def with_own_logs(data: Any) -> Any:

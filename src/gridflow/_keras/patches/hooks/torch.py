@@ -36,23 +36,7 @@ _DIVIDED: Final = "_gridflow_divided"
 
 def average(tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors' means over all ranks. All must call it, with the same shapes."""
-    return [each / distributed.get_world_size() for each in add_up(tensors)]
-
-
-def add_up(tensors: Sequence[Any]) -> list[Any]:
-    """Return the tensors' sums over all ranks. All must call it, with the same shapes."""
-    found: list[Any] = [None] * len(tensors)
-    groups: dict[Any, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        groups.setdefault((tensor.dtype, tensor.device), []).append(place)
-    for places in groups.values():
-        # One collective operation for all tensors of a type.
-        flat = torch.cat([tensors[place].detach().reshape(-1) for place in places])
-        total = exchange.all_reduce(flat)
-        sizes = [tensors[place].numel() for place in places]
-        for place, part in zip(places, total.split(sizes), strict=True):
-            found[place] = part.reshape(tensors[place].shape)
-    return found
+    return [each / distributed.get_world_size() for each in exchange.add_up(tensors)]
 
 
 def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
@@ -90,8 +74,7 @@ def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
     part = shares.current()
     if part is None:
         return average(grads)
-    rows, *sums = add_up([part.rows, *(each * part.rows for each in grads)])
-    return [each / rows for each in sums]
+    return exchange.mean(grads, int(part.rows))
 
 
 def _average_gradients() -> None:
@@ -112,7 +95,7 @@ def _part_of(batch: Any) -> shares.ReplicaPart:
     rows = keras.ops.convert_to_tensor(float(first.shape[0]), "float32")
 
     def together(numbers: Sequence[Any]) -> Any:
-        return add_up([torch.stack([each.to(rows) for each in numbers])])[0]
+        return exchange.add_up([torch.stack([each.to(rows) for each in numbers])])[0]
 
     return shares.ReplicaPart(rows, together)
 
@@ -142,7 +125,7 @@ def _add_up_logs() -> None:
         variables = self.metrics_variables
         own = [variable.value.detach().clone() for variable in variables]
         if own:
-            for variable, total in zip(variables, add_up(own), strict=True):
+            for variable, total in zip(variables, exchange.add_up(own), strict=True):
                 variable.assign(total)
         try:
             found = original(self, logs)

@@ -1,0 +1,113 @@
+"""Exchanges by TensorFlow's own collective operations: NCCL, where each rank has a GPU of its own.
+
+Gradients travel as one tensor, weighted, which never leaves the GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from gridflow._keras.group.exchange import wide
+from gridflow._keras.patches.hooks import collectives
+from gridflow._keras.patches.private_parts import part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CollectiveExchange:
+    """The exchanges of one process; see `GroupExchange`, whose methods these are.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.MultiWorkerMirroredStrategy
+        TensorFlow's own, which has started its server.
+    rank, size : int
+    """
+
+    def __init__(self, strategy: Any, rank: int, size: int) -> None:
+        self._owner = strategy  # keeps the server
+        (self._launcher,) = part(part(strategy.extended, "_cross_device_ops"), "_launchers")
+        self.rank, self.size = rank, size
+
+    def mean(self, grads: Sequence[Any], rows: Any) -> list[Any]:
+        """Return the means of gradients over the rows of all ranks."""
+        if collectives.is_alone():
+            return list(grads)
+        *sums, total = self._combined([*grads, rows], rows)
+        return [_divided(each, total) for each in sums]
+
+    def sums(self, values: Sequence[Any], *, means: bool = False) -> list[Any]:
+        """Return the sums of numbers over all ranks, or their means."""
+        given = [
+            each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
+            for each in values
+        ]
+        if collectives.is_alone():
+            return given if means else [_times(each, self.size) for each in given]
+        sums = self._combined(given, None)
+        return [_divided(each, self.size) for each in sums] if means else sums
+
+    def _combined(self, values: Sequence[Any], rows: Any) -> list[Any]:
+        """Return sums of values, weighted by rows except for the last one, which is the rows."""
+        found = list(values)
+        there = [place for place, each in enumerate(values) if each is not None]
+        sparse = [place for place in there if isinstance(values[place], tf.IndexedSlices)]
+        dense = [place for place in there if place not in sparse]
+        sent = {}
+        for place in there:
+            is_rows = rows is not None and place == len(values) - 1
+            sent[place] = values[place] if rows is None or is_rows else _times(values[place], rows)
+        for kind in dict.fromkeys(sent[place].dtype for place in dense):
+            places = [place for place in dense if sent[place].dtype == kind]
+            flat = tf.concat([tf.reshape(sent[place], [-1]) for place in places], 0)
+            narrow = tf.cast(flat, tf.int32) if kind == tf.bool else flat
+            total = self._launcher.all_reduce(narrow)
+            parts = tf.split(total, [tf.size(sent[place]) for place in places], num=len(places))
+            for place, each in zip(places, parts, strict=True):
+                shaped = tf.reshape(each, tf.shape(sent[place]))
+                shaped.set_shape(sent[place].shape)
+                kept = shaped if kind == tf.bool else tf.cast(shaped, values[place].dtype)
+                found[place] = kept
+        for place in sparse:
+            found[place] = self._launcher.all_reduce_indexed_slices(sent[place])
+        return found
+
+    def concatenated(self, values: Any, axis: int = 0) -> Any:
+        """Return the values of all ranks by rank, which may differ in size along an axis."""
+        values = tf.convert_to_tensor(values)
+        if collectives.is_alone():
+            return tf.concat([values] * self.size, axis)
+        return self._launcher.all_gather(values, axis)
+
+    def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
+        """Return the value of one rank. Not for graphs."""
+        mine = np.asarray(value)
+        sent = mine.astype(np.int32) if mine.dtype == bool else mine
+        total = self._launcher.all_reduce(
+            tf.constant(sent if self.rank == chief else np.zeros_like(sent))
+        )
+        found: np.ndarray[Any, Any] = total.numpy().astype(mine.dtype).reshape(mine.shape)
+        return found
+
+
+def _times(value: Any, factor: Any) -> Any:
+    """Return a value times a factor, in a type in which that doesn't overflow."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(value.values, factor), value.indices, value.dense_shape)
+    value = tf.cast(value, wide(value.dtype)) if value.dtype.is_floating else value
+    factor = tf.cast(factor, value.dtype)
+    # The mean over no rows may be 0 / 0.
+    return tf.math.multiply_no_nan(value, factor) if value.dtype.is_floating else value * factor
+
+
+def _divided(value: Any, total: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(value.values, total), value.indices, value.dense_shape)
+    total = tf.cast(total, value.dtype)
+    return tf.math.divide_no_nan(value, total) if value.dtype.is_floating else value // total
