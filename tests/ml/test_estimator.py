@@ -43,6 +43,12 @@ def collected(frame, *names):
     return np.array([tuple(row) for row in frame.select(*names).collect()])
 
 
+def parts(frame, *groups):
+    """Return the columns of each group: two queries may order the same rows differently."""
+    rows = frame.collect()
+    return [np.array([[row[name] for name in group] for row in rows]) for group in groups]
+
+
 def test_a_fit_equals_plain_keras_on_the_same_rows(rows):
     import keras
 
@@ -59,9 +65,7 @@ def test_a_fit_equals_plain_keras_on_the_same_rows(rows):
     )
     one = rows.repartition(1).sortWithinPartitions("a", "b", "c", "w").cache()
     fitted = est.fit(one)
-    x, y, w, held = (
-        collected(one, *names) for names in (("a", "b", "c"), ("y",), ("w",), ("is_validation",))
-    )
+    x, y, w, held = parts(one, ("a", "b", "c"), ("y",), ("w",), ("is_validation",))
     held = held[:, 0].astype(bool)
     plain = model.fit(
         x[~held],
@@ -147,9 +151,7 @@ def test_weights_by_output_equal_those_of_plain_keras(rows):
     fitted = est.fit(rows)
     model = two_outputs()
     model.compile("sgd", ["mse", "sparse_categorical_crossentropy"])
-    x, y, kind, w = (
-        collected(rows, *names) for names in (("a", "b", "c"), ("y",), ("kind",), ("a", "w"))
-    )
+    x, y, kind, w = parts(rows, ("a", "b", "c"), ("y",), ("kind",), ("a", "w"))
     plain = model.fit(
         [x[:, :2], x[:, 2:]],
         [y, kind],
@@ -182,9 +184,7 @@ def test_class_weights_and_early_stopping_equal_those_of_plain_keras(rows):
         batchSize=240,
     )
     fitted = est.fit(rows)
-    x, y, held = (
-        collected(rows, *names) for names in (("a", "b", "c"), ("kind",), ("is_validation",))
-    )
+    x, y, held = parts(rows, ("a", "b", "c"), ("kind",), ("is_validation",))
     held = held[:, 0].astype(bool)
     model = made()
     plain = model.fit(
