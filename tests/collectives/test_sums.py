@@ -402,7 +402,11 @@ def weighted_parts(group, rank):
     return mine, first, plain, none
 
 
-@pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 1], [0, 0, 0, 0, 0]], ids=str)
+@pytest.mark.parametrize(
+    "hosts",
+    [[0, 0], *(pytest.param(each, marks=pytest.mark.slow) for each in ([0, 0, 1], [0] * 5))],
+    ids=str,
+)
 def test_parts_are_weighted_in_one_sum_and_all_have_the_notes_of_all(ranks, hosts):
     found = ranks(hosts, weighted_parts).meet().results()
     size = len(hosts)
