@@ -111,6 +111,29 @@ def _all_shapes_known(spec: Any) -> bool:
     return shape is not None and shape.rank is not None
 
 
+def can_be_built_ahead(model: Any, specs: Any) -> bool:
+    """Return whether a model isn't built yet, and can be without a batch.
+
+    Parameters
+    ----------
+    model : keras.Model
+    specs
+        Those of its batches.
+    """
+    return (
+        not _is_built(model)
+        and not _has_no_call(model)
+        and all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
+    )
+
+
+def build_from_specs(model: Any, specs: Any) -> None:
+    """Build a model and what it was compiled with, without a batch."""
+    batch = tf.nest.map_structure(_symbol, specs)
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=batch)
+
+
 def _patch_building() -> None:
     def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is None or iterator is None:
@@ -126,9 +149,7 @@ def _patch_building() -> None:
                 "batch), or declare the dataset's shapes (output_signature of from_generator, "
                 "tf.ensure_shape in a map).",
             )
-        batch = tf.nest.map_structure(_symbol, specs)
-        with self.distribute_strategy.scope():
-            self._symbolic_build(data_batch=batch)
+        build_from_specs(self, specs)
 
     wrap(TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
 

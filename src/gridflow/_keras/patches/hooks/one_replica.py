@@ -15,7 +15,7 @@ import keras
 from gridflow._keras import group
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.bugs import keras3_losses
+from gridflow._keras.patches.bugs import keras3, keras3_losses
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -73,12 +73,19 @@ def _times(grad: Any, factor: int) -> Any:
     return grad * tf.cast(factor, grad.dtype)
 
 
-def _build_in_step() -> None:
-    """Keras reads a batch to build the model, and loses it; a step builds the model as well."""
+def _build_without_a_batch() -> None:
+    """Keras reads a batch to build the model, and loses it; a step can build the model as well.
+
+    A step that creates variables is traced twice.
+    """
 
     def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if not group.is_of(self._distribute_strategy):
             original(self, iterator=iterator, data_batch=data_batch)
+        elif iterator is not None:
+            specs = iterator._distributed_dataset.element_spec
+            if keras3.can_be_built_ahead(self, specs):
+                keras3.build_from_specs(self, specs)
 
     wrap(_TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
 
@@ -109,7 +116,7 @@ HOOKS: Final = tuple(
         "gradients are averaged before anything else is done": _average_gradients_first,
         "losses of float16 are scaled as in one process": _scale_parts,
         "losses divide by what counts on all ranks": keras3_losses.install,
-        "models are built in their first step": _build_in_step,
+        "models are built without a batch": _build_without_a_batch,
         "each rank has the predictions of all rows": _predict_for_all,
     }.items()
 )
