@@ -6,15 +6,17 @@ traced depends on who is in the group.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import tensorflow as tf
 
 from gridflow._keras.patches.hooks import collectives
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gridflow._collectives.host import HostGroup
 
@@ -44,9 +46,19 @@ class GroupExchange:
     ) -> None:
         self.group, self.rank, self.size = group, rank, size
         self._wire = wire
+        self._is_compiling = False
         with tf.init_scope(), tf.device(_CPU):
             # TensorFlow orders only operations that read or write the same variable.
             self._order = tf.Variable(0.0, trainable=False, name="order_of_exchanges")
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Refuse exchanges in a block, which XLA compiles."""
+        self._is_compiling = True
+        try:
+            yield
+        finally:
+            self._is_compiling = False
 
     def mean(self, grads: Sequence[Any], rows: Any) -> list[Any]:
         """Return the means of gradients over the rows of all ranks, in one exchange.
@@ -237,6 +249,12 @@ class GroupExchange:
         types: Sequence[Any],
     ) -> list[Any]:
         """Call a function on arrays, after all earlier calls on this rank."""
+        if self._is_compiling:
+            raise InvalidArgument(
+                "with jit_compile=True, ranks exchange nothing but gradients on CPUs: no losses "
+                "with masks, mean_with_sample_weight or sums, and no synchronized "
+                "BatchNormalization. Leave jit_compile out."
+            )
         with tf.device(_CPU):
             if tf.executing_eagerly():
                 found = function(*(each.numpy() for each in values))

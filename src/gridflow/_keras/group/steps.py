@@ -53,6 +53,14 @@ def _enclosed(function: Any, name: str) -> Any:
     return found if hasattr(found, "train_step") else None
 
 
+def is_compiled(function: Any, model: Any) -> bool:
+    """Return whether a function is the training step of a model that XLA is to compile."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    wanted = getattr(model, "jit_compile", None) is True and not model.run_eagerly
+    return wanted and getattr(function, "__name__", "") == _NAMES[0]
+
+
 def scales_itself(model: Any) -> bool:
     """Return whether a model's class reckons with several replicas."""
     return own_steps.has_own(type(model)) and own_steps.scales_itself(type(model))

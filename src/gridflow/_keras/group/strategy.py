@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
-from gridflow._keras.group import data, steps, variables
+from gridflow._keras.group import compiled, data, steps, variables
 from gridflow._keras.patches.bugs import shares
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class GroupStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[
         """Run a function on this rank, on its part of the data."""
         model = steps.model_of(fn)
         if model is not None and args and not steps.scales_itself(model):
-            fn = functools.partial(self.extended.step_of_keras, fn)
+            fn = functools.partial(self.extended.step_of_keras, fn, model)
         return super().run(fn, args, kwargs, options)
 
 
@@ -128,13 +128,19 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         finally:
             vars(self._local).update(before)
 
-    def step_of_keras(self, fn: Callable[..., Any], batch: Any, *args: Any) -> Any:
+    def step_of_keras(self, fn: Callable[..., Any], model: Any, batch: Any, *args: Any) -> Any:
         """Run the step of a Keras model on this rank's part of a batch."""
         part = None if self.exchange.size == 1 else steps.part_of(batch, self.exchange)
         if part is None:
             return fn(batch, *args)
         with self._knowing(step=steps.Step(part.rows)), shares.of(part):
+            if steps.is_compiled(fn, model):
+                return compiled.in_two_parts(self, fn, model, batch, part.rows)
             return fn(batch, *args)
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which nothing can be exchanged."""
+        return self.exchange.compiling()
 
     def mean_gradients(self, grads: Sequence[Any]) -> list[Any]:
         """Return the gradients of the whole batch: means in a Keras model's step, else sums."""

@@ -302,7 +302,7 @@ def _patch_counting() -> None:
 #: What only strategies with several replicas in a process need.
 _OF_REPLICAS: Final = {
     *("build", "means", "class_weight", "autoshard_off", "steps_per_execution"),
-    *("predict_on_batch", "gradients", "own steps", "masked losses", "loss scaling"),
+    *("gradients", "own steps", "masked losses", "loss scaling"),
 }
 _ALL: Final = (
     Patch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gridflow._keras import group
 from gridflow.errors import InvalidArgument
 
 
@@ -15,7 +16,9 @@ def check_xla(strategy: Any) -> None:
     InvalidArgument
         The strategy has several replicas, on CPUs.
     """
-    if strategy.num_replicas_in_sync == 1:  # TensorFlow's default strategy can't name its devices
+    if (
+        group.is_of(strategy) or strategy.num_replicas_in_sync == 1
+    ):  # TensorFlow's default strategy can't name its devices
         return
     devices = getattr(strategy.extended, "worker_devices", ())
     if any("CPU" in device for device in devices):

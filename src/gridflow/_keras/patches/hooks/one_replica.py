@@ -11,11 +11,12 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as trainers
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
-import keras
 from gridflow._keras import group
+from gridflow._keras.group import steps
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import keras3, keras3_losses
+from gridflow._keras.patches.hooks import predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -90,24 +91,31 @@ def _build_without_a_batch() -> None:
     wrap(_TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
 
 
+def _compile_in_parts() -> None:
+    """Keras compiles a step as a whole, with the exchange in it."""
+
+    class _AsParts:
+        """A model whose steps aren't compiled here, but in their parts."""
+
+        jit_compile = False
+
+        def __init__(self, model: Any) -> None:
+            self._model = model
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._model, name)
+
+    def make_function(original: Any, self: Any, step_function: Any) -> Any:
+        is_in_parts = group.is_of(self.distribute_strategy) and steps.is_compiled(
+            step_function, self
+        )
+        return original(_AsParts(self) if is_in_parts else self, step_function)
+
+    wrap(_TRAINER, "_make_function", make_function, Layer.BUG)
+
+
 def _predict_for_all() -> None:
-    """Keras gathers predictions only under TensorFlow's strategies."""
-    predicting: list[Any] = []
-
-    def predict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        predicting.append(self)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            predicting.pop()
-
-    def reduce_per_replica(original: Any, values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction != "concat" or not predicting or not group.is_of(strategy):
-            return original(values, strategy, reduction)
-        return keras.tree.map_structure(lambda each: strategy.gather(each, axis=0), values)
-
-    wrap(_TRAINER, "predict", predict, Layer.ROWS)
-    wrap(trainers, "reduce_per_replica", reduce_per_replica, Layer.BUG)
+    predictions.gather(trainers)
 
 
 HOOKS: Final = tuple(
@@ -117,6 +125,7 @@ HOOKS: Final = tuple(
         "losses of float16 are scaled as in one process": _scale_parts,
         "losses divide by what counts on all ranks": keras3_losses.install,
         "models are built without a batch": _build_without_a_batch,
+        "XLA compiles steps on both sides of the exchange": _compile_in_parts,
         "each rank has the predictions of all rows": _predict_for_all,
     }.items()
 )
