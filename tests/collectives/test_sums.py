@@ -135,7 +135,7 @@ def tensors_exchanged(rank):
     total = tensors.all_reduce(torch.arange(70_000) * (rank + 1))
     grads = [torch.full((3, 2), 1.0 + rank), torch.tensor(2.0**rank, dtype=torch.bfloat16)]
     means = tensors.mean(grads, rows=300 * (1 + rank))
-    found = [each.view(torch.uint8).numpy() for each in (*chiefs, total, *means)]
+    found = [each.reshape(-1).view(torch.uint8).numpy() for each in (*chiefs, total, *means)]
     return [*found, tensors.all_gather(np.full((2, 3), rank, "uint8"))]
 
 
@@ -166,7 +166,7 @@ def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(way, ranks, tmp_pat
     wanted = [*chiefs, torch.arange(70_000) * 3, *means]
     for *found, gathered in ranks([0, 0], work).meet().results():
         for got, each in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(got, each.view(torch.uint8).numpy())
+            np.testing.assert_array_equal(got, each.reshape(-1).view(torch.uint8).numpy())
         np.testing.assert_array_equal(gathered, [[[rank] * 3] * 2 for rank in range(2)])
 
 

@@ -15,18 +15,14 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gridflow._keras.group.strategy import Extended
 
-
-def in_two_parts(
-    extended: Extended, step: Callable[..., Any], model: Any, batch: Any, rows: Any
-) -> Any:
+def in_two_parts(extended: Any, step: Callable[..., Any], model: Any, batch: Any, rows: Any) -> Any:
     """Make the training step of a Keras model, and return its logs.
 
     Parameters
     ----------
     extended : Extended
-        Of the group's strategy.
+        Of the group's strategy, `gridflow._keras.group.strategy`.
     step : callable
         The model's own, which takes a batch and applies gradients once, at its end.
     model : keras.Model
