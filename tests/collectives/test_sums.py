@@ -135,8 +135,9 @@ def tensors_exchanged(rank):
     total = tensors.all_reduce(torch.arange(70_000) * (rank + 1))
     grads = [torch.full((3, 2), 1.0 + rank), torch.tensor(2.0**rank, dtype=torch.bfloat16)]
     means = tensors.mean(grads, rows=300 * (1 + rank))
-    found = [each.reshape(-1).view(torch.uint8).numpy() for each in (*chiefs, total, *means)]
-    return [*found, tensors.all_gather(np.full((2, 3), rank, "uint8"))]
+    found = [each.view(torch.uint8).numpy() for each in (*chiefs, total)]
+    means = [(str(each.dtype), each.double().numpy()) for each in means]
+    return [*found, means, tensors.all_gather(np.full((2, 3), rank, "uint8"))]
 
 
 def through_the_group(group, rank):
@@ -161,12 +162,14 @@ def test_tensors_are_summed_or_those_of_the_chief_to_the_bit(way, ranks, tmp_pat
     work = through_the_group if way == "group" else partial(through_torch, folder=tmp_path)
     floats = torch.tensor([-0.0, float("nan"), 2.0**-149, 1e30])
     chiefs = (floats, torch.arange(3, dtype=torch.bfloat16), torch.tensor([True]))
-    third = torch.tensor(5 / 3)
-    means = [third.expand(3, 2).clone(), third.to(torch.bfloat16)]
-    wanted = [*chiefs, torch.arange(70_000) * 3, *means]
-    for *found, gathered in ranks([0, 0], work).meet().results():
+    wanted = [*chiefs, torch.arange(70_000) * 3]
+    for *found, means, gathered in ranks([0, 0], work).meet().results():
         for got, each in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(got, each.reshape(-1).view(torch.uint8).numpy())
+            np.testing.assert_array_equal(got, each.view(torch.uint8).numpy())
+        (wide, values), (narrow, value) = means
+        assert (wide, narrow) == ("torch.float32", "torch.bfloat16")
+        np.testing.assert_allclose(values, np.full((3, 2), 5 / 3), rtol=1e-6)
+        np.testing.assert_allclose(value, 5 / 3, rtol=2**-9)
         np.testing.assert_array_equal(gathered, [[[rank] * 3] * 2 for rank in range(2)])
 
 

@@ -42,19 +42,20 @@ def mean(tensors: Sequence[Any], rows: int) -> list[Any]:
     import numpy as np
     import torch
 
-    mine = [each.detach() for each in tensors]
-    if _group is None or any(each.device.type != "cpu" for each in mine):
-        *sums, total = add_up(
-            [*(each * rows for each in mine), torch.tensor(float(rows), device=mine[0].device)]
-        )
-        return [each / total.to(each.dtype) for each in sums]
-    is_double = any(each.dtype == torch.float64 for each in mine)
-    wide = torch.float64 if is_double else torch.float32
-    # NumPy has no bfloat16; other types are converted while they are copied.
-    arrays = [(each.to(wide) if each.dtype == torch.bfloat16 else each).numpy() for each in mine]
-    dtype = np.dtype(np.float64 if is_double else np.float32)
-    sums, _, _ = _group.add_up(arrays, dtype=dtype, weight=rows)
-    return [torch.from_numpy(total).to(each.dtype) for total, each in zip(sums, mine, strict=True)]
+    wide = [
+        each.detach() if each.dtype in {torch.float32, torch.float64} else each.detach().float()
+        for each in tensors
+    ]
+    if _group is None or any(each.device.type != "cpu" for each in wide):
+        total = torch.tensor(float(rows), device=wide[0].device)
+        *sums, total = add_up([*(each * rows for each in wide), total])
+        means = [each / total.to(each.dtype) for each in sums]
+    else:
+        is_double = any(each.dtype == torch.float64 for each in wide)
+        dtype = np.dtype(np.float64 if is_double else np.float32)
+        sums, _, _ = _group.add_up([each.numpy() for each in wide], dtype=dtype, weight=rows)
+        means = [torch.from_numpy(each) for each in sums]
+    return [each.to(old.dtype) for each, old in zip(means, tensors, strict=True)]
 
 
 def add_up(tensors: Sequence[Any]) -> list[Any]:
