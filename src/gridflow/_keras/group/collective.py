@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from gridflow._keras.group.exchange import wide
+from gridflow._keras.group.exchange import wide, with_tensors
 from gridflow._keras.patches.hooks import collectives
 from gridflow._keras.patches.private_parts import part
 
@@ -47,10 +47,7 @@ class CollectiveExchange:
 
     def sums(self, values: Sequence[Any], *, means: bool = False) -> list[Any]:
         """Return the sums of numbers over all ranks, or their means."""
-        given = [
-            each if isinstance(each, tf.IndexedSlices) else tf.convert_to_tensor(each)
-            for each in values
-        ]
+        given = [with_tensors(each) for each in values]
         if collectives.is_alone():
             return given if means else [_times(each, self.size) for each in given]
         sums = self._combined(given, None)

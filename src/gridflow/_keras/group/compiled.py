@@ -43,7 +43,7 @@ def in_two_parts(extended: Any, step: Callable[..., Any], model: Any, batch: Any
 
         vars(optimizer)["apply"] = note  # bypasses Keras's __setattr__
         try:
-            with extended.compiling():
+            with extended.exchange.compiling():
                 logs = step(batch)
         finally:
             del vars(optimizer)["apply"]

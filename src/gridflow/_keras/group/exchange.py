@@ -84,7 +84,7 @@ class GroupExchange:
         values : sequence of tensor or tf.IndexedSlices
         means : bool, default False
         """
-        found = [_with_tensors(each) for each in values]
+        found = [with_tensors(each) for each in values]
         if collectives.is_alone():
             return found if means else [_times(each, self.size) for each in found]
         real = [place for place, each in enumerate(found) if each.dtype.is_floating]
@@ -113,7 +113,7 @@ class GroupExchange:
         self, values: Sequence[Any], rows: Any = None, wire: np.dtype[Any] | None = None
     ) -> list[Any]:
         """Return sums, or means over rows if they are given."""
-        values = [None if each is None else _with_tensors(each) for each in values]
+        values = [None if each is None else with_tensors(each) for each in values]
         there = [place for place, each in enumerate(values) if each is not None]
         sparse = [place for place in there if isinstance(values[place], tf.IndexedSlices)]
         dense = [place for place in there if place not in sparse]
@@ -128,11 +128,11 @@ class GroupExchange:
             weight = None if rows is None else int(given[0])
             given = given[0 if rows is None else 1 :]
             arrays, slices = given[: len(dense)], given[len(dense) :]
-            note = np.array([len(each) for each in slices[::2]], np.uint32).tobytes()
-            sums, weights, notes = self._added_up(arrays, sent, weight, note)
+            sums, weights, _ = self.group.add_up(
+                [np.asarray(each) for each in arrays], dtype=sent, weight=weight
+            )
             sums = [each.astype(exchanged, copy=False) for each in sums]
-            share = _share(weight, weights)
-            return [*sums, *self._gathered(slices, notes, exchanged, share)]
+            return [*sums, *self._gathered(slices, exchanged, _share(weight, weights))]
 
         given = [values[p] for p in dense]
         outputs = [tf.as_dtype(exchanged)] * len(dense)
@@ -153,25 +153,13 @@ class GroupExchange:
             values[place] = tf.IndexedSlices(numbers, indices, old.dense_shape)
         return values
 
-    def _added_up(
-        self,
-        arrays: Sequence[np.ndarray[Any, Any]],
-        dtype: np.dtype[Any],
-        weight: int | None,
-        note: bytes,
-    ) -> tuple[list[np.ndarray[Any, Any]], list[int], list[bytes]]:
-        return self.group.add_up(
-            [np.asarray(each) for each in arrays], dtype=dtype, weight=weight, note=note
-        )
-
     def _gathered(
         self,
         slices: Sequence[np.ndarray[Any, Any]],
-        counts: Sequence[bytes],
         dtype: np.dtype[Any],
         share: float,
     ) -> list[np.ndarray[Any, Any]]:
-        """Return the slices of all ranks, in one more exchange for all of them."""
+        """Return the slices of all ranks: one exchange for their numbers, one for all of them."""
         if not slices:
             return []
         values = [np.multiply(each, share, dtype=dtype) for each in slices[::2]]
@@ -182,7 +170,8 @@ class GroupExchange:
             (int(np.prod(each.shape[1:])) * dtype.itemsize, indices.itemsize)
             for each, indices in zip(values, slices[1::2], strict=True)
         ]
-        lengths = [np.frombuffer(each, np.uint32)[: len(values)].tolist() for each in counts]
+        counts = np.array([len(each) for each in values], np.int64)
+        lengths = self.group.all_gather(counts).tolist()
         sizes = [
             sum(n * (wide + narrow) for n, (wide, narrow) in zip(each, widths, strict=True))
             for each in lengths
@@ -270,7 +259,8 @@ class GroupExchange:
         return outputs
 
 
-def _with_tensors(value: Any) -> Any:
+def with_tensors(value: Any) -> Any:
+    """Return a value as a tensor, and slices as they are."""
     return value if isinstance(value, tf.IndexedSlices) else tf.convert_to_tensor(value)
 
 

@@ -8,15 +8,17 @@ under ``MultiWorkerMirroredStrategy``.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
 from gridflow._keras.patches.bugs import own_steps, shares
+from gridflow._keras.patches.bugs.tensorflow_shares import counted, with_gradient_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gridflow._keras.group.collective import CollectiveExchange
     from gridflow._keras.group.exchange import GroupExchange
@@ -39,8 +41,7 @@ class Step:
 
 def model_of(function: Any) -> Any:
     """Return the model of whose training or evaluation a function is the step, or None."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
+    function = inspect.unwrap(function)
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     if name in _NAMES and hasattr(owner, "distribute_strategy"):
         return owner
@@ -55,8 +56,7 @@ def _enclosed(function: Any, name: str) -> Any:
 
 def is_compiled(function: Any, model: Any) -> bool:
     """Return whether a function is the training step of a model that XLA is to compile."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
+    function = inspect.unwrap(function)
     wanted = getattr(model, "jit_compile", None) is True and not model.run_eagerly
     return wanted and getattr(function, "__name__", "") == _NAMES[0]
 
@@ -72,34 +72,9 @@ def part_of(batch: Any, exchange: GroupExchange | CollectiveExchange) -> shares.
     Parameters
     ----------
     batch : nested tensors
-        The rows of the first one are counted, as Keras does.
     exchange : GroupExchange or CollectiveExchange
     """
-    rows = _rows(next((each for each in tf.nest.flatten(batch) if each is not None), None))
-    if rows is None:
-        return None
-    rows = tf.cast(rows, tf.float32)
-    graph = _graph()
-
-    def add_up(numbers: Sequence[Any]) -> Any:
-        mine = tf.stack([tf.cast(tf.stop_gradient(each), tf.float32) for each in numbers])
-        (total,) = exchange.sums([tf.math.multiply_no_nan(mine, tf.sign(rows))])
-        return tf.unstack(total)
-
-    return shares.ReplicaPart(rows, add_up, is_reachable=lambda: _graph() is graph)
-
-
-def _graph() -> Any:
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def _rows(tensor: Any) -> Any:
-    if isinstance(tensor, tf.RaggedTensor):
-        return tensor.nrows()
-    if isinstance(tensor, tf.SparseTensor):
-        return tensor.dense_shape[0]
-    rank = getattr(getattr(tensor, "shape", None), "rank", None)
-    return tf.shape(tensor)[0] if rank else None
+    return counted(batch, lambda mine: exchange.sums([mine])[0])
 
 
 def reduced_by_rows(
@@ -112,17 +87,11 @@ def reduced_by_rows(
     """
     there = tf.sign(step.rows)  # a row that only stands for rows adds nothing
     back = tf.math.reciprocal_no_nan(step.rows)
-    flat = [_times(_passing(each, back), there) for each in tf.nest.flatten(value)]
+    flat = [_times(with_gradient_times(each, back), there) for each in tf.nest.flatten(value)]
     found = reduce(operation, tf.nest.pack_sequence_as(value, flat))
-    return tf.nest.map_structure(lambda each: _passing(each, step.rows), found)
+    return tf.nest.map_structure(lambda each: with_gradient_times(each, step.rows), found)
 
 
 def _times(value: Any, factor: Any) -> Any:
     # The mean over no rows may be 0 / 0.
     return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
-
-
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _passing(value: Any, factor: Any) -> Any:
-    """Return a value, whose gradient is multiplied by a factor."""
-    return tf.identity(value), lambda upstream: (_times(upstream, factor), None)

@@ -138,10 +138,6 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
                 return compiled.in_two_parts(self, fn, model, batch, part.rows)
             return fn(batch, *args)
 
-    def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which nothing can be exchanged."""
-        return self.exchange.compiling()
-
     def mean_gradients(self, grads: Sequence[Any]) -> list[Any]:
         """Return the gradients of the whole batch: means in a Keras model's step, else sums."""
         step = self.step

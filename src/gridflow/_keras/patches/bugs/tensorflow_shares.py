@@ -30,19 +30,48 @@ def part_of(batch: Any) -> shares.ReplicaPart | None:
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
         return None
+    add_up = functools.partial(replica.all_reduce, tf.distribute.ReduceOp.SUM)
+    return counted(
+        batch, add_up, 1.0 if own_steps.is_active() else float(replica.num_replicas_in_sync)
+    )
+
+
+def counted(
+    batch: Any, add_up: Callable[[Any], Any], scaled: float = 1.0
+) -> shares.ReplicaPart | None:
+    """Return a part of a batch, or None if its rows can't be counted.
+
+    Parameters
+    ----------
+    batch : nested tensors
+        The rows of the first one are counted, as Keras does.
+    add_up : callable
+        Returns the sum of a tensor over all parts.
+    scaled : float, default 1
+        See `ReplicaPart`.
+    """
     rows = _rows(next((each for each in tf.nest.flatten(batch) if each is not None), None))
     if rows is None:
         return None
     rows = tf.cast(rows, tf.float32)
     graph = _graph()
 
-    def add_up(numbers: Sequence[Any]) -> Any:
+    def of_all(numbers: Sequence[Any]) -> Any:
         mine = tf.stack([tf.cast(tf.stop_gradient(each), tf.float32) for each in numbers])
-        mine = tf.math.multiply_no_nan(mine, tf.sign(rows))
-        return tf.unstack(replica.all_reduce(tf.distribute.ReduceOp.SUM, mine))
+        return tf.unstack(add_up(tf.math.multiply_no_nan(mine, tf.sign(rows))))
 
-    scaled = 1.0 if own_steps.is_active() else float(replica.num_replicas_in_sync)
-    return shares.ReplicaPart(rows, add_up, scaled, lambda: _graph() is graph)
+    return shares.ReplicaPart(rows, of_all, scaled, lambda: _graph() is graph)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def with_gradient_times(value: Any, factor: Any) -> Any:
+    """Return a value, whose gradient is multiplied by a factor."""
+
+    def gradient(upstream: Any) -> Any:
+        # What a row that only stands for rows makes of them may be no number.
+        return tf.math.multiply_no_nan(upstream, tf.cast(factor, upstream.dtype)), None
+
+    return tf.identity(value), gradient
 
 
 def _graph() -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 
 from gridflow._keras.patches.bugs import shares
+from gridflow._keras.patches.bugs.tensorflow_shares import with_gradient_times
 from gridflow._keras.patches.hooks.tensorflow_evaluation import without_a_trace
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
@@ -147,23 +148,14 @@ def moments_of_rows(
     if may_stand_for_rows(inputs):
         rows = tf.where(part.rows > 0, tf.shape(inputs)[0], 0)
         wide, mask = wide[:rows], None if mask is None else mask[:rows]
-    wide = _with_gradient_times(wide, tf.math.reciprocal_no_nan(part.rows))
+    wide = with_gradient_times(wide, tf.math.reciprocal_no_nan(part.rows))
     found = moments(wide, mask)
-    return tuple(tf.cast(_with_gradient_times(each, part.rows), inputs.dtype) for each in found)
+    return tuple(tf.cast(with_gradient_times(each, part.rows), inputs.dtype) for each in found)
 
 
 def may_stand_for_rows(inputs: Any) -> bool:
     """Return whether a row may only stand for rows: what is traced for a known number has them."""
     return inputs.shape[0] is None or tf.executing_eagerly()
-
-
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _with_gradient_times(value: Any, factor: Any) -> Any:
-    def gradient(upstream: Any) -> Any:
-        # What a row that only stands for rows makes of them may be no number.
-        return tf.math.multiply_no_nan(upstream, tf.cast(factor, upstream.dtype)), None
-
-    return tf.identity(value), gradient
 
 
 def _may_be_empty(model: Any) -> bool:
