@@ -77,9 +77,10 @@ class TensorflowDistributor:
         ``roles=[Role("worker", num_workers)]``. Default 1.
     strategy : str, optional
         ``multi_worker_mirrored`` (default for more than one worker): one model, synchronous.
-        ``mirrored``: one worker, all its GPUs. ``none`` (default for one worker): each worker for
-        itself, on its share of the rows. ``parameter_server`` (default with role ``ps``): one
-        model on parameter servers, trained by the workers asynchronously, on behalf of the chief.
+        ``mirrored``: one worker, all its GPUs, for tf_keras and loops of your own. ``none``
+        (default for one worker): each worker for itself, on its share of the rows.
+        ``parameter_server`` (default with role ``ps``): one model on parameter servers, trained by
+        the workers asynchronously, on behalf of the chief.
         ``server``: a TensorFlow server in each task, for classic programs. ``command`` (default
         where a role has one): a program of its own in each task.
     roles : sequence of Role, optional

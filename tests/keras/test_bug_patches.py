@@ -107,53 +107,12 @@ HEALTHY_TENSORFLOW = {
 }
 #: A Keras without the bug, made by hand: what to put where. No probe may look for gridflow's patch.
 HEALTHY = {
-    "build": (
-        "trainer",
-        "_maybe_symbolic_build",
-        "lambda self, iterator=None, data_batch=None: None",
-    ),
-    "means": (
-        "keras.src.backend.tensorflow.trainer",
-        "reduce_per_replica",
-        "lambda values, strategy, reduction: strategy.reduce('mean', values, axis=None)",
-    ),
-    "class_weight": (
-        "keras.src.trainers.data_adapters.tf_dataset_adapter:TFDatasetAdapter",
-        "__init__",
-        "lambda self, dataset, class_weight=None, distribution=None: None",
-    ),
-    "autoshard_off": (
-        "keras.src.backend.tensorflow.trainer:TFEpochIterator",
-        "num_batches",
-        "property(lambda self: 6)",
-    ),
     "epochs": (
         "keras.src.backend.tensorflow.trainer:TFEpochIterator",
         "_enumerate_iterator",
         "in_one_pass",
     ),
     "steps": ("trainer", "_make_function", "unrolled"),
-    "steps_per_execution": ("trainer", "_make_function", "unrolled"),
-    "gradients": (
-        "keras.src.backend.tensorflow.optimizer:TFOptimizer",
-        "_backend_apply_gradients",
-        "lambda self, *given: self._clip_gradients(self._all_reduce_sum_gradients(zip(*given)))",
-    ),
-    "own steps": (
-        "keras.src.losses.loss",
-        "scale_loss_for_distribution",
-        "lambda value: value",
-    ),
-    "masked losses": (
-        "keras.src.losses.loss",
-        "reduce_weighted_values",
-        "lambda *_, **__: tf.distribute.get_replica_context().all_reduce('SUM', tf.ones([]))",
-    ),
-    "loss scaling": (
-        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer",
-        "_tf_apply",
-        "lambda self, *given: self.check_finite(self._all_reduce_sum_gradients(zip(*given)))",
-    ),
     "lost counts": (
         "keras.src.backend:Variable",
         "assign_add",
@@ -173,11 +132,6 @@ HEALTHY = {
         "keras.src.backend:Variable",
         "_serialize_to_tensors",
         "lambda self: {str(n): each for n, each in enumerate(self.value.variables)}",
-    ),
-    "predict_on_batch": (
-        "trainer",
-        "predict_on_batch",
-        "lambda self, x: self.distribute_strategy.run(self.predict_step, (x,)).numpy()",
     ),
     **HEALTHY_TENSORFLOW,
     "inputs by name": (
@@ -208,35 +162,10 @@ HEALTHY_TF_KERAS = {
         "test_on_batch",
         "lambda self, *given, **options: self.get_metrics_result()",
     ),
-    "distributed_without_steps": (
-        "tf_keras.src.engine.data_adapter:DatasetAdapter",
-        "_validate_args",
-        "lambda *_: None",
-    ),
     "epochs": (
         "tf_keras.src.engine.data_adapter:DataHandler",
         "enumerate_epochs",
         "lambda self: ((epoch, iter(self._dataset)) for epoch in range(self._epochs))",
-    ),
-    "class_weight": (
-        "tf_keras.src.engine.data_adapter:DataHandler",
-        "_configure_dataset_and_inferred_steps",
-        "lambda *_: None",
-    ),
-    "autoshard_off": (
-        "tf_keras.src.engine.data_adapter:DataHandler",
-        "_configure_dataset_and_inferred_steps",
-        "lambda self, *_: vars(self).update(_inferred_steps=6)",
-    ),
-    "own steps": (
-        "tf_keras.src.utils.losses_utils",
-        "scale_loss_for_distribution",
-        "lambda value: value",
-    ),
-    "masked losses": (
-        "tf_keras.src.utils.losses_utils",
-        "apply_valid_mask",
-        "lambda *_: tf.distribute.get_replica_context().all_reduce('SUM', tf.ones([]))",
     ),
 }
 
@@ -339,7 +268,7 @@ def test_what_was_patched_on_trial_before_the_fork_is_not_probed_again():
         assert set(tried) <= set(applied), (tried, applied)
         assert not set(tried) & set(probed), probed
         still = [fix.name for fix in patches if fix.name in tried and fix.seen()]
-        print(len(tried) > 10, still)
+        print(len(tried) > 5, still)
         """
     )
     assert found == "True []"
@@ -467,14 +396,13 @@ def test_a_keras_that_cannot_be_patched_ends_a_job_for_good_unless_it_may(tmp_pa
     (first, *_), said = caught.value.failures, str(caught.value)
     assert (first.kind, first.generation) == ("environment", 0)
     assert first.summary.startswith("keras 3.")
-    assert "the probe for 'means' failed" in first.summary
+    assert "reduce_per_replica" in first.summary
     assert "GRIDFLOW_UNSAFE_KERAS" in said
 
     given["env"]["GRIDFLOW_UNSAFE_KERAS"] = "1"
     ((_, patched),), result = run_job(names_of_patches, **given)
-    assert "means" not in patched
-    assert "gradients" in patched, "the other patches are in force"
-    (line,) = [line for line in result.logs(0).splitlines() if "'means'" in line]
+    assert "epochs" in patched, "the patches are in force"
+    (line,) = [line for line in result.logs(0).splitlines() if "reduce_per_replica" in line]
     assert "may be wrong" in line
 
 

@@ -142,9 +142,7 @@ DEATHS = {1: (2, EPOCHS * STEPS), 4: (STEPS + 3,), None: (STEPS, STEPS + 1)}
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
-@pytest.mark.parametrize(
-    ("strategy", "workers"), [("none", 1), ("mirrored", 1), ("multi_worker_mirrored", 2)]
-)
+@pytest.mark.parametrize(("strategy", "workers"), [("none", 1), ("multi_worker_mirrored", 2)])
 def test_a_run_that_died_at_any_step_ends_as_one_that_did_not(flavour, strategy, workers):
     group = {"num_workers": workers, "strategy": strategy, "data": DATA}
     through, _ = run_job(fitted, arguments=(flavour,), **group)

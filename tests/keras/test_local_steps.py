@@ -46,13 +46,14 @@ def train(ctx, optimizer, *, fails_at=None):
     from gridflow._collectives.host import HostGroup
 
     exchanged = []
-    original = HostGroup.all_reduce
+    original = HostGroup._sum
 
     def counted(self, values):
-        exchanged.append(values.size)
+        if values.dtype.kind == "f":
+            exchanged.append(values.length)
         return original(self, values)
 
-    HostGroup.all_reduce = counted
+    HostGroup._sum = counted
     with ctx.strategy.scope():
         model = make_model(keras, optimizer)
     data = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=False)
@@ -152,7 +153,8 @@ def test_the_weights_are_those_of_models_that_train_alone_and_are_averaged(
     assert first["again"][0] == first["again"][1]
     # Ten steps in an epoch; there is an average at its end, too.
     averages = {n for n in range(1, 10 * EPOCHS + 1) if not n % options.sync_every or not n % 10}
-    weights = sum(each.size for each in first["weights"])
+    # With what tells the other ranks how many rows there are.
+    weights = sum(each.size for each in first["weights"]) + 64
     assert sum(size >= weights for size in first["exchanged"]) == len(averages)
 
 

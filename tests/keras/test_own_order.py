@@ -136,6 +136,9 @@ def test_datasets_of_rows_are_not_zipped_without_a_word(tmp_path):
         from gridflow.errors import InvalidArgument
 
         registry.apply()
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
         folder = pathlib.Path({str(tmp_path)!r})
         with SpoolWriter(folder) as writer:
             for name in ("features", "labels"):
@@ -158,13 +161,11 @@ def test_datasets_of_rows_are_not_zipped_without_a_word(tmp_path):
         assert told((features, dataset("features"))) == []
         assert told((features, tf.data.Dataset.range(9))) == []
         assert len(told((features, dataset("features", shuffle=True)))) == 1
-        split = dataset("features", tf.distribute.MirroredStrategy(["CPU:0"]))
-        assert split.cardinality() == split.cardinality == 2
-        for zipped in (lambda: tf.data.Dataset.zip((split, features)), lambda: split.zip(features)):
-            try:
-                zipped()
-            except (InvalidArgument, AttributeError) as error:
-                print("join the DataFrames before run(data=" in str(error))
+        split = dataset("features", tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+        try:
+            tf.data.Dataset.zip((split, features))
+        except InvalidArgument as error:
+            print("join the DataFrames before run(data=" in str(error))
         """
     )
-    assert found.split() == ["True", "True"]
+    assert found == "True"

@@ -1,4 +1,4 @@
-"""What users bring along from one process, under two replicas: the same, or refused in words."""
+"""What users bring along from one process, on two ranks or devices: the same, or refused."""
 
 from __future__ import annotations
 
@@ -67,52 +67,107 @@ def brought_along(ctx):
 
     found = {}
     alone = tf.distribute.get_strategy()
+    # A batch of one process is the union of those of the ranks.
+    one = X.reshape(2, -1, BATCH // 2, 4).transpose(1, 0, 2, 3).reshape(-1, 4)
     for flavour in ("keras", "tf_keras"):
         keras = importlib.import_module(flavour)
         for name, strategy, rows in [
-            ("alone", alone, tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(BATCH)),
+            ("alone", alone, tf.data.Dataset.from_tensor_slices((one, one[:, :1])).batch(BATCH)),
             (
                 "together",
                 ctx.strategy,
-                ctx.dataset("rows", batch_size=BATCH, features=["x"], label=["y"]),
+                ctx.dataset("rows", batch_size=BATCH // 2, features=["x"], label=["y"]),
             ),
         ]:
             model = gan_of(keras, strategy)
             with ctx.alone():
                 history = model.fit(rows, epochs=2, verbose=0).history["critic_loss"]
             found[flavour, name] = [*history, *np.ravel(model.generator.get_weights()[0])]
-
-        def compiled(scope, keras=keras, **options):
-            taken = keras.layers.Input((4,))
-            with scope.scope():
-                model = keras.Model(taken, keras.layers.Dense(1)(taken))
-                model.compile("sgd", "mse", **options)
-            return model
-
-        def fits_outside(compiled=compiled):
-            compiled(alone).fit(
+        with pytest.raises(ValueError, match=r".") as caught:
+            compiled(keras, alone).fit(
                 ctx.dataset("rows", batch_size=BATCH, features=["x"], label=["y"]), verbose=0
             )
-
-        attempts = {
-            "xla": lambda compiled=compiled: compiled(ctx.strategy, jit_compile=True),
-            "outside": fits_outside,
-        }
-        for name, attempt in attempts.items():
-            with pytest.raises(ValueError, match=r".") as caught:
-                attempt()
-            found[flavour, name] = str(caught.value)
+        found[flavour, "outside"] = str(caught.value)
     return found
+
+
+def compiled(keras, strategy, **options):
+    taken = keras.layers.Input((4,))
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = keras.Model(taken, keras.layers.Dense(1)(taken))
+        model.compile(keras.optimizers.SGD(0.1), "mse", **options)
+    return model
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
 def test_a_gan_trains_as_in_one_process_and_what_cant_be_is_refused():
-    (found,), _ = run_job(brought_along, 1, "mirrored", data=DATA)
-    for flavour in ("keras", "tf_keras"):
-        assert found[flavour, "together"] == pytest.approx(found[flavour, "alone"], abs=1e-5)
-        assert "Leave jit_compile out" in found[flavour, "xla"]
-        assert "with ctx.strategy.scope()" in found[flavour, "outside"]
+    for found in run_job(brought_along, 2, "multi_worker_mirrored", data=DATA)[0]:
+        for flavour in ("keras", "tf_keras"):
+            assert found[flavour, "together"] == pytest.approx(found[flavour, "alone"], abs=1e-5)
+            assert "with ctx.strategy.scope()" in found[flavour, "outside"]
+
+
+def on_several_devices(ctx):
+    """Return what a loop and tf_keras learn there and alone, and what is said of the rest."""
+    import tensorflow as tf
+    import tf_keras
+
+    import keras
+
+    alone = tf.distribute.get_strategy()
+    said, found = {}, {}
+    model = compiled(keras, ctx.strategy)
+    for name, given in {
+        "fit": (X, X[:, :1]),
+        "evaluate": (X, X[:, :1]),
+        "train_on_batch": (X, X[:, :1]),
+        "predict_on_batch": (X,),
+    }.items():
+        with pytest.raises(ValueError, match=r".") as caught:
+            getattr(model, name)(*given)
+        said[name] = str(caught.value)
+    with pytest.raises(ValueError, match=r".") as caught:
+        compiled(tf_keras, ctx.strategy, jit_compile=True)
+    said["xla"] = str(caught.value)
+
+    def step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = (model(x) - y)[:, 0] ** 2
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    rows = ctx.dataset("rows", batch_size=BATCH, features="x", label="y", shuffle=False)
+    train = tf.function(lambda batch: ctx.strategy.run(step, args=(batch,)))
+    for batch in rows:
+        train(batch)
+    found["loop"] = model.get_weights()
+    for name, strategy in {"several": ctx.strategy, "alone": alone}.items():
+        other = compiled(tf_keras, strategy)
+        with ctx.alone():
+            other.fit(X, X[:, :1], batch_size=BATCH, shuffle=False, verbose=0)
+        found[name] = other.get_weights()
+    one = compiled(keras, alone)
+    with ctx.alone():
+        one.fit(X, X[:, :1], batch_size=BATCH, shuffle=False, verbose=0)
+    found["one"] = one.get_weights()
+    return said, found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_several_devices_of_a_process_train_loops_and_tf_keras_and_refuse_keras_3():
+    ((said, found),), _ = run_job(on_several_devices, 1, "mirrored", data=DATA)
+    assert "Leave jit_compile out" in said.pop("xla")
+    for name, words in said.items():
+        assert f"model.{name}() of Keras 3" in words
+        assert "num_workers=8, gpus=1" in words
+    for mine, wanted in (("loop", "one"), ("several", "alone")):
+        for have, want in zip(found[mine], found[wanted], strict=True):
+            np.testing.assert_allclose(have, want, atol=1e-5, err_msg=mine)
 
 
 def rows_of_ones_own(ctx):
@@ -288,7 +343,7 @@ class Scaled(Own):
 
 
 def test_a_class_that_scales_losses_by_itself_is_known_by_what_it_names():
-    from gridflow._keras.patches.bugs import own_steps
+    from gridflow._keras.group import own_steps
 
     class Divided(Own):
         def test_step(self, data):

@@ -26,13 +26,13 @@ def learn(ctx):
     from gridflow._collectives.host import HostGroup
 
     exchanges = [0]
-    all_reduce = HostGroup.all_reduce
+    exchange = HostGroup._sum
 
     def counted(self, values):
         exchanges[0] += 1
-        return all_reduce(self, values)
+        return exchange(self, values)
 
-    HostGroup.all_reduce = counted
+    HostGroup._sum = counted
 
     class Look(keras.callbacks.Callback):
         last = None

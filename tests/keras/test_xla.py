@@ -38,6 +38,33 @@ def learn(ctx, flavour):
     return trained(jit_compile=True), trained(jit_compile=False)
 
 
+def compiled(ctx):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        hidden = keras.layers.Dense(8, activation="gelu")
+        model = keras.Sequential([keras.Input((4,)), hidden, keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.01, clipnorm=0.3)
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=True)
+    x = np.random.default_rng(0).normal(size=(67, 4)).astype("float32")
+    logs = model.fit(x, x[:, :1] ** 2, batch_size=16, epochs=2, shuffle=False, verbose=0).history
+    return model.get_weights(), logs
+
+
+def test_xla_compiles_steps_on_both_sides_of_the_exchange():
+    def run(workers):
+        return TensorflowDistributor(
+            workers, launcher=LocalLauncher(), logs="none", progress=False
+        ).run(compiled)
+
+    alone, alone_logs = run(1).value
+    for weights, logs in list(run(2).values):
+        assert max(np.abs(a - b).max() for a, b in zip(weights, alone, strict=True)) < 2e-6
+        for name, values in alone_logs.items():
+            np.testing.assert_allclose(logs[name], values, atol=1e-5)
+
+
 @pytest.mark.parametrize("strategy", ["none", "multi_worker_mirrored"])
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 def test_a_single_worker_trains_with_xla_as_without(flavour, strategy):

@@ -214,8 +214,8 @@ class HostGroup:
         self, mine: Whole | Parts, start: int, out: np.ndarray[Any, Any], number: int
     ) -> None:
         # Pieces alternate between two slots: a rank that is ahead overwrites nothing still being
-        # read.
-        self._side ^= 1
+        # read. Between hosts one is enough, as all ranks meet again before the sum is read.
+        self._side ^= self._hosts == 1
         slots = [self._slot(place, out) for place in range(len(self._ranks) + 1)]
         *parts, total = slots
         mine.write(start, parts[self._me])
@@ -243,7 +243,7 @@ class HostGroup:
             return
         self._meet(mine, _ROOM)  # a rank in another operation would take the memory for its end
         room = -(-max(need, _PIECE) // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = 2 * (len(self._ranks) + 1) * room
+        size = (1 + (self._hosts == 1)) * (len(self._ranks) + 1) * room
         if self._me == 0:
             descriptor = os.memfd_create("gridflow-collectives", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #: For each strategy, the number of workers and of replicas per worker.
 STRATEGIES: Final[Mapping[Strategy, tuple[int, int]]] = {
     "none": (1, 1),
-    "mirrored": (1, 2),
+    "mirrored": (1, 1),
     "multi_worker_mirrored": (2, 1),
 }
 #: Workers of the parameter server column: four slots, with a server and the chief.

@@ -1,138 +1,76 @@
-"""A source's dataset for a strategy: mirrored ones get the methods of plain datasets."""
+"""A source's dataset for a strategy."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.evaluation_view import EvaluationView, attach
-from gridflow._feed.dataset.source import SOURCE, chain, is_mirrored, shared
+from gridflow._feed.dataset.source import SOURCE, Source, chain, is_mirrored, shared
 from gridflow._feed.selection import select
-from gridflow._spec.option_checks import whole_number
-from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gridflow._feed.dataset.reading import Reader
-    from gridflow._feed.dataset.source import Source
     from gridflow._feed.selection import Columns, Weights
 
 __all__ = ["distribute", "formed"]
 
-S = TypeVar("S", bound="Source")
-
-#: Alternatives to methods that only plain datasets have.
-_INSTEAD: Final = {
-    "batch": "pass batch_size= to ctx.dataset()",
-    "filter": "choose the rows in the DataFrame",
-    "prefetch": "pass prefetch= to ctx.dataset()",
-    "repeat": "each epoch of fit starts over, and with steps_per_epoch= the rows repeat",
-    "shuffle": "pass shuffle=True to ctx.dataset()",
-    "unbatch": "map(function) gets whole batches",
-    "zip": "join the DataFrames before run(data=…)",
-}
-
-
-class _Cardinality(int):
-    """A number of steps: a property of distributed datasets, and a method of all others."""
-
-    def __call__(self) -> Any:
-        """Return it as ``tf.data.Dataset.cardinality`` does."""
-        import tensorflow as tf
-
-        return tf.constant(int(self), tf.int64)
+S = TypeVar("S", bound=Source)
 
 
 @functools.cache
-def _fed(base: Any) -> Any:
-    """Return a subclass of TensorFlow's own class, by which tf_keras recognises datasets."""
-
-    class FedDataset(base):  # type: ignore[misc]
-        """Batches of this rank, one for each of its replicas in a step.
-
-        Each iteration is an epoch.
-        """
+def _of_group(base: Any) -> Any:
+    class GroupDataset(base):  # type: ignore[misc]
+        """Batches of this rank, of which it is known which rows count also after map and take."""
 
         gridflow_source: Source
         again: Callable[[Source], Any]
-        #: The plan gives all ranks equal steps, so none must ask the others in each step whether
-        #: they have a batch, too.
-        _enable_get_next_as_optional = property(lambda _: False)
 
-        @property
-        def cardinality(self) -> int:
-            """Steps of an epoch.
-
-            TensorFlow reports the elements of the inner dataset, of which a step takes one per
-            replica; Keras would continue past the end.
-            """
-            known = int(super().cardinality)
-            return _Cardinality(known // self.gridflow_source.replicas if known > 0 else known)
-
-        def __getattr__(self, name: str) -> Any:
-            instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
-            raise AttributeError(
-                f"the dataset of a mirrored strategy has no attribute {name!r}{instead}"
-            )
-
-        def __iter__(self) -> Any:
-            """Return an epoch's batches, each split for the replicas."""
-            here = inspect.currentframe()  # Keras's layers iterate like plain loops
-            caller = here.f_back if here is not None else None
-            if caller is not None and caller.f_code.co_name == "adapt":
-                raise InvalidArgument(
-                    "the dataset of a mirrored strategy gives each replica a part of this rank's "
-                    "rows. For layer.adapt(), use ctx.adapt_dataset(name, features=…): the rows "
-                    "of all ranks, the same on each."
-                )
-            return super().__iter__()
-
-        def __len__(self) -> int:
-            """Return the steps of an epoch, the same on all ranks."""
-            if self.cardinality < 0:
-                raise TypeError("the number of steps isn't known before all rows have arrived.")
-            return self.cardinality
-
-        def map(self, function: Callable[..., Any]) -> Any:
+        def map(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
             """Return a dataset with a function applied to its batches.
 
             Parameters
             ----------
             function : callable
                 As for ``tf.data.Dataset.map``: it gets ``x``, ``x, y`` or ``x, y, sample_weight``
-                of a batch, or of one replica's part of it.
+                of a batch. Calls are always parallel, and their results in order.
             """
             before = self.gridflow_source.function
             return self.again(replace(self.gridflow_source, function=chain(before, function)))
 
-        def take(self, steps: int) -> Any:
-            """Return a dataset of the first steps of each epoch."""
-            steps = whole_number("steps", steps, 1)
-            if self.cardinality >= 0:
-                steps = min(steps, len(self))
-            return self.again(replace(self.gridflow_source, first_steps=steps))
+        def take(self, count: int, name: str | None = None) -> Any:
+            """Return a dataset of the first batches of each epoch."""
+            del name
+            if int(count) < 0:
+                return self
+            return self.again(replace(self.gridflow_source, first_steps=int(count)))
 
-    return FedDataset
+    GroupDataset.__name__ = base.__name__
+    return GroupDataset
 
 
 def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -> Any:
     """Return the dataset of a source in the form for the strategy's ``fit`` and ``run``.
 
-    Mirrored strategies get a distributed dataset, which TensorFlow neither shards nor rebatches;
-    all others, and None, get the plain one. ``again`` creates a similar dataset from another
-    source.
+    Where several devices of a process share its batches, that is a distributed dataset, which
+    TensorFlow neither shards nor rebatches. All others, and None, get the plain one. In a group,
+    ``again`` creates a similar dataset from another source.
     """
-    if not is_mirrored(strategy):
-        return source.dataset(prefetch)
-    found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
-    base: Any = type(found)
-    found.__class__ = _fed(base)
-    setattr(found, SOURCE, source)
-    found.again = again
+    import tensorflow as tf
+
+    if is_mirrored(strategy):
+        found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
+        setattr(found, SOURCE, source)
+        return found
+    found = source.dataset(prefetch)
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        kind: Any = type(found)
+        found.__class__ = _of_group(kind)
+        found.again = again
     return found
 
 

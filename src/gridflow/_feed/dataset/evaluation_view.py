@@ -64,6 +64,11 @@ class EvaluationView:
         """Whether some rank has empty batches; the same on all ranks."""
         return min(self._own_rows) < self._source.steps * self._source.replicas
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all ranks have as many rows, and none borrows some."""
+        return len(set(self._own_rows)) == 1 and not self.has_empty_batches
+
     @functools.cached_property
     def row(self) -> Any:
         """One real row as a batch, to replace an empty one. Runs operations."""

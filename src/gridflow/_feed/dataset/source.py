@@ -218,12 +218,11 @@ def source_of(dataset: object) -> Source | None:
 
 
 def is_mirrored(strategy: Any) -> bool:
-    """Return whether the replicas of a process share its batches."""
+    """Return whether several devices of a process share its batches."""
     import tensorflow as tf
 
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    is_plain = getattr(strategy, "has_plain_datasets", False)
-    return isinstance(strategy, mirrored) and not is_plain
+    return isinstance(strategy, mirrored) and len(strategy.extended.worker_devices) > 1
 
 
 def shared(strategy: Any, source: S) -> S:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from gridflow._keras.group.exchange import wide, with_tensors
-from gridflow._keras.patches.hooks import collectives
+from gridflow._keras.group.exchange import is_alone, wide, with_tensors
 from gridflow._keras.patches.private_parts import part
 
 if TYPE_CHECKING:
@@ -26,13 +25,16 @@ class CollectiveExchange:
     ----------
     strategy : tf.distribute.MultiWorkerMirroredStrategy
         TensorFlow's own, which has started its server.
-    rank, size : int
+    wire : tf.DType, optional
+        The type in which gradients of float32 are exchanged. Default: their own.
     """
 
-    def __init__(self, strategy: Any, rank: int, size: int) -> None:
+    def __init__(self, strategy: Any, wire: Any = None) -> None:
+        self._wire = wire
         self._owner = strategy  # keeps the server
         (self._launcher,) = part(part(strategy.extended, "_cross_device_ops"), "_launchers")
-        self.rank, self.size = rank, size
+        self.rank = int(part(strategy.extended, "_id_in_cluster"))
+        self.size = int(strategy.num_replicas_in_sync)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that changes nothing: XLA compiles NCCL's operations."""
@@ -40,7 +42,7 @@ class CollectiveExchange:
 
     def mean(self, grads: Sequence[Any], rows: Any) -> list[Any]:
         """Return the means of gradients over the rows of all ranks."""
-        if collectives.is_alone():
+        if is_alone():
             return list(grads)
         *sums, total = self._combined([*grads, rows], rows)
         return [_divided(each, total) for each in sums]
@@ -48,7 +50,7 @@ class CollectiveExchange:
     def sums(self, values: Sequence[Any], *, means: bool = False) -> list[Any]:
         """Return the sums of numbers over all ranks, or their means."""
         given = [with_tensors(each) for each in values]
-        if collectives.is_alone():
+        if is_alone():
             return given if means else [_times(each, self.size) for each in given]
         sums = self._combined(given, None)
         return [_divided(each, self.size) for each in sums] if means else sums
@@ -63,6 +65,8 @@ class CollectiveExchange:
         for place in there:
             is_rows = rows is not None and place == len(values) - 1
             sent[place] = values[place] if rows is None or is_rows else _times(values[place], rows)
+            if rows is not None and not is_rows and self._wire and place in dense:
+                sent[place] = tf.cast(sent[place], self._wire)
         for kind in dict.fromkeys(sent[place].dtype for place in dense):
             places = [place for place in dense if sent[place].dtype == kind]
             flat = tf.concat([tf.reshape(sent[place], [-1]) for place in places], 0)
@@ -81,7 +85,7 @@ class CollectiveExchange:
     def concatenated(self, values: Any, axis: int = 0) -> Any:
         """Return the values of all ranks by rank, which may differ in size along an axis."""
         values = tf.convert_to_tensor(values)
-        if collectives.is_alone():
+        if is_alone():
             return tf.concat([values] * self.size, axis)
         return self._launcher.all_gather(values, axis)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import tensorflow as tf
 
-from gridflow._keras.patches.hooks import collectives
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,6 +22,24 @@ if TYPE_CHECKING:
 #: Exchanged as they are; other types of floating-point numbers as one of them.
 _WIDE: Final = (tf.float32, tf.float64)
 _CPU: Final = "/device:CPU:0"
+#: Whether what is computed or traced now exchanges nothing.
+_is_alone: bool = False
+
+
+def is_alone() -> bool:
+    """Return whether what is computed or traced now exchanges nothing."""
+    return _is_alone
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Exchange nothing in a block: compute as if all ranks had this rank's values."""
+    global _is_alone  # noqa: PLW0603 (one for all threads)
+    before, _is_alone = _is_alone, True
+    try:
+        yield
+    finally:
+        _is_alone = before
 
 
 class GroupExchange:
@@ -32,7 +49,7 @@ class GroupExchange:
     ----------
     group : HostGroup
     rank, size : int
-    wire : numpy.dtype, optional
+    wire : tf.DType, optional
         The type in which gradients of float32 are exchanged. Default: their own.
 
     Attributes
@@ -41,11 +58,9 @@ class GroupExchange:
         Functions that have been traced use the one that is here when they run.
     """
 
-    def __init__(
-        self, group: HostGroup, rank: int, size: int, wire: np.dtype[Any] | None = None
-    ) -> None:
+    def __init__(self, group: HostGroup, rank: int, size: int, wire: Any = None) -> None:
         self.group, self.rank, self.size = group, rank, size
-        self._wire = wire
+        self._wire = None if wire is None else np.dtype(wire.as_numpy_dtype)
         self._is_compiling = False
         with tf.init_scope(), tf.device(_CPU):
             # TensorFlow orders only operations that read or write the same variable.
@@ -70,7 +85,7 @@ class GroupExchange:
         rows : tensor
             How many those are.
         """
-        if collectives.is_alone():
+        if is_alone():
             return list(grads)
         return self._combined(grads, tf.cast(rows, tf.int64), wire=self._wire)
 
@@ -85,7 +100,7 @@ class GroupExchange:
         means : bool, default False
         """
         found = [with_tensors(each) for each in values]
-        if collectives.is_alone():
+        if is_alone():
             return found if means else [_times(each, self.size) for each in found]
         real = [place for place, each in enumerate(found) if each.dtype.is_floating]
         weight = tf.constant(1, tf.int64) if means else None
@@ -195,7 +210,7 @@ class GroupExchange:
     def concatenated(self, values: Any, axis: int = 0) -> Any:
         """Return the values of all ranks by rank, which may differ in size along an axis."""
         values = tf.convert_to_tensor(values)
-        if collectives.is_alone():
+        if is_alone():
             return tf.concat([values] * self.size, axis)
         if values.dtype in {tf.bool, tf.bfloat16}:
             known = tf.uint8 if values.dtype == tf.bool else tf.float32

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
-from gridflow._keras.patches.bugs import own_steps, shares
-from gridflow._keras.patches.bugs.tensorflow_shares import counted, with_gradient_times
+from gridflow._keras.group import own_steps
+from gridflow._keras.patches.bugs import shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gridflow._keras.group.collective import CollectiveExchange
     from gridflow._keras.group.exchange import GroupExchange
@@ -62,8 +62,14 @@ def is_compiled(function: Any, model: Any) -> bool:
 
 
 def scales_itself(model: Any) -> bool:
-    """Return whether a model's class reckons with several replicas."""
-    return own_steps.has_own(type(model)) and own_steps.scales_itself(type(model))
+    """Return whether a model's class reckons with several replicas; log what isn't obvious."""
+    kind = type(model)
+    if not own_steps.has_own(kind):
+        return False
+    found = own_steps.scales_itself(kind)
+    if not found:
+        own_steps.say(kind.__name__)
+    return found
 
 
 def part_of(batch: Any, exchange: GroupExchange | CollectiveExchange) -> shares.ReplicaPart | None:
@@ -72,9 +78,21 @@ def part_of(batch: Any, exchange: GroupExchange | CollectiveExchange) -> shares.
     Parameters
     ----------
     batch : nested tensors
+        The rows of the first one are counted, as Keras does.
     exchange : GroupExchange or CollectiveExchange
     """
-    return counted(batch, lambda mine: exchange.sums([mine])[0])
+    rows = _rows_of(batch)
+    if rows is None:
+        return None
+    rows = tf.cast(rows, tf.float32)
+    graph = _graph()
+
+    def of_all(numbers: Sequence[Any]) -> Any:
+        mine = tf.stack([tf.cast(tf.stop_gradient(each), tf.float32) for each in numbers])
+        (total,) = exchange.sums([tf.math.multiply_no_nan(mine, tf.sign(rows))])
+        return tf.unstack(total)
+
+    return shares.ReplicaPart(rows, of_all, lambda: _graph() is graph)
 
 
 def reduced_by_rows(
@@ -87,11 +105,37 @@ def reduced_by_rows(
     """
     there = tf.sign(step.rows)  # a row that only stands for rows adds nothing
     back = tf.math.reciprocal_no_nan(step.rows)
-    flat = [_times(with_gradient_times(each, back), there) for each in tf.nest.flatten(value)]
+    flat = [_times(_with_gradient_times(each, back), there) for each in tf.nest.flatten(value)]
     found = reduce(operation, tf.nest.pack_sequence_as(value, flat))
-    return tf.nest.map_structure(lambda each: with_gradient_times(each, step.rows), found)
+    return tf.nest.map_structure(lambda each: _with_gradient_times(each, step.rows), found)
 
 
 def _times(value: Any, factor: Any) -> Any:
     # The mean over no rows may be 0 / 0.
     return tf.math.multiply_no_nan(value, tf.cast(factor, value.dtype))
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _with_gradient_times(value: Any, factor: Any) -> Any:
+    """Return a value, whose gradient is multiplied by a factor."""
+
+    def gradient(upstream: Any) -> Any:
+        # What a row that only stands for rows makes of them may be no number.
+        return tf.math.multiply_no_nan(upstream, tf.cast(factor, upstream.dtype)), None
+
+    return tf.identity(value), gradient
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _rows_of(batch: Any) -> Any:
+    """Return the number of rows of a batch; None if they can't be counted."""
+    tensor = next((each for each in tf.nest.flatten(batch) if each is not None), None)
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows()
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.dense_shape[0]
+    rank = getattr(getattr(tensor, "shape", None), "rank", None)
+    return tf.shape(tensor)[0] if rank else None

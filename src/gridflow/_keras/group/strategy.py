@@ -33,11 +33,8 @@ class GroupStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[
     It is a ``MultiWorkerMirroredStrategy`` to programs that ask, and shares nothing with it.
     """
 
-    #: Its datasets are `tf.data.Dataset`.
-    has_plain_datasets: Final = True
-
     def __init__(self, cluster_resolver: Any = None, communication_options: Any = None) -> None:
-        """Do nothing: Python calls this when a program makes what `redirect` replaces."""
+        """Do nothing: Python calls this when a program makes TensorFlow's (see `programs`)."""
         del cluster_resolver, communication_options
 
     @classmethod
@@ -55,16 +52,6 @@ class GroupStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[
         self = object.__new__(cls)
         tf.distribute.Strategy.__init__(self, Extended(self, exchange, resolver))
         return self
-
-    def redirect(self) -> None:
-        """Give this strategy to programs that make a ``MultiWorkerMirroredStrategy``."""
-        kind = tf.distribute.MultiWorkerMirroredStrategy
-
-        def new(cls: type, *_: Any, **__: Any) -> Any:
-            is_own = cls.__module__.startswith("tensorflow.")
-            return self if is_own else object.__new__(cls)
-
-        kind.__new__ = new
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Run a function on this rank, on its part of the data."""
@@ -275,7 +262,8 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         if self.exchange.size == 1 or data.is_part(dataset):
             return dataset
         strategy = self._container_strategy()
-        return data.distributed(dataset, strategy, self._device, self._input_context(), options)
+        context = self._input_context()
+        return data.distributed(dataset, strategy, self._device, context, options, self.exchange)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         del options

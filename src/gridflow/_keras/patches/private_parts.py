@@ -412,6 +412,28 @@ def hearing_of_repeats(
             steps.put_back = outer
 
 
+def never_convert(package: str) -> None:
+    """Keep AutoGraph from rewriting the functions of a package, but not those that they call."""
+    config = module("tensorflow.python.autograph.core.config")
+    rules = part(config, "CONVERSION_RULES")
+    config.CONVERSION_RULES = (part(config, "DoNotConvert")(package), *rules)
+
+
+def keep_server(strategy: Any) -> None:
+    """Make later strategies of TensorFlow's share the server of this one.
+
+    TensorFlow would set up its collective operations again for each. A peer may have announced
+    itself to this process by then: that would be lost, and both would wait forever.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.MultiWorkerMirroredStrategy
+    """
+    kind: Any = type(strategy.extended)
+    for name in ("_std_server_started", "_enable_check_health"):
+        setattr(kind, name, part(strategy.extended, name))
+
+
 def is_started() -> str | None:
     """Return which imported package has already initialised devices, or None."""
     context = sys.modules.get("tensorflow.python.eager.context")

@@ -43,6 +43,9 @@ FLAVOURS: Final = {
     "tf_keras": {"tensorflow": "tf_keras"},
 }
 
+#: Programs that make its strategy for several workers get gridflow's.
+_TENSORFLOW: Final = "tensorflow"
+
 
 def _always() -> bool:
     return True
@@ -181,16 +184,19 @@ def apply(*, with_hooks: bool = True) -> list[Patch]:
     with _lock:
         if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
             sys.meta_path.insert(0, _AfterImport(with_hooks=with_hooks))
-        for flavour in FLAVOURS:
+        for package in (_TENSORFLOW, *FLAVOURS):
             # A partly imported package is patched by the finder once it is complete.
-            module = sys.modules.get(flavour)
+            module = sys.modules.get(package)
             if module is not None and not getattr(module.__spec__, "_initializing", False):
-                _patch(flavour, with_hooks=with_hooks)
+                _imported(package, with_hooks=with_hooks)
         return [fix for fixes in _applied.values() for fix in fixes]
 
 
 def patch_keras() -> None:
-    """Fix the bugs of Keras and tf_keras in this process.
+    """Fix the bugs of Keras and tf_keras in this process, and train as gridflow does.
+
+    A ``MultiWorkerMirroredStrategy`` that is created afterwards is gridflow's, in which each
+    process is one replica; it exchanges gradients through TensorFlow's collective operations.
 
     Training functions need not call it. It is for programs that gridflow does not start, or that
     import Keras before they do anything else. Call it before or after Keras is imported, any number
@@ -205,6 +211,15 @@ def patch_keras() -> None:
     apply(with_hooks=False)
 
 
+def _imported(package: str, *, with_hooks: bool) -> None:
+    if package == _TENSORFLOW:
+        from gridflow._keras.group import programs
+
+        programs.redirect()
+    else:
+        _patch(package, with_hooks=with_hooks)
+
+
 def _patch(flavour: str, *, with_hooks: bool) -> None:
     with _lock:
         if flavour in _refused:
@@ -216,8 +231,7 @@ def _patch(flavour: str, *, with_hooks: bool) -> None:
         _warn_of_other_versions(flavour)
         try:
             _patch_all(flavour)
-            if with_hooks:
-                _hook_in(flavour)
+            _hook_in(flavour, with_hooks=with_hooks)
         except EnvironmentMismatch as error:
             del _applied[flavour]
             _refused[flavour] = error
@@ -231,9 +245,9 @@ def _patch_all(flavour: str) -> None:
             _log.debug("patched in %s: %s", flavour, fix.summary)
 
 
-def _hook_in(flavour: str) -> None:
+def _hook_in(flavour: str, *, with_hooks: bool) -> None:
     module = _unless_unsafe(lambda: hooks_of(flavour))
-    for hook in () if module is None else module.HOOKS:
+    for hook in getattr(module, "HOOKS" if with_hooks else "OF_GROUP", ()):
         _unless_unsafe(functools.partial(_install, flavour, hook))
 
 
@@ -331,7 +345,7 @@ def _backend_of(flavour: str) -> str:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches a flavour right after its import, so that none is imported unnecessarily."""
+    """Patches a package right after its import, so that none is imported unnecessarily."""
 
     def __init__(self, *, with_hooks: bool) -> None:
         self._with_hooks = with_hooks
@@ -342,8 +356,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """Wrap the loader of ``keras`` and ``tf_keras``; leave everything else to other finders."""
-        if fullname not in FLAVOURS:
+        """Wrap the loaders of these packages; leave everything else to other finders."""
+        if fullname not in (_TENSORFLOW, *FLAVOURS):
             return None
         specs = (
             finder.find_spec(fullname, path, target)
@@ -360,10 +374,10 @@ class _CuringLoader(importlib.abc.Loader):
     """Loads with the wrapped loader, then patches."""
 
     def __init__(
-        self, loader: importlib.abc.Loader, flavour: str, *, with_hooks: bool = True
+        self, loader: importlib.abc.Loader, package: str, *, with_hooks: bool = True
     ) -> None:
         self._loader = loader
-        self._flavour, self._with_hooks = flavour, with_hooks
+        self._package, self._with_hooks = package, with_hooks
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """Delegate to the wrapped loader."""
@@ -376,4 +390,4 @@ class _CuringLoader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _patch(self._flavour, with_hooks=self._with_hooks)
+        _imported(self._package, with_hooks=self._with_hooks)

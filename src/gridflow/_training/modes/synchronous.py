@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridflow._gpu import devices
-from gridflow._keras import group
 from gridflow._training.groups import base as groups
 from gridflow._training.groups import cpu
 from gridflow._training.modes.base import Mode
@@ -16,10 +15,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow._collectives.host import HostGroup
     from gridflow._feed.dataset.stream import StreamSource
-    from gridflow._keras.group.collective import CollectiveExchange
-    from gridflow._keras.group.exchange import GroupExchange
     from gridflow._training.modes.base import DatasetRequest, Trainer
 
 
@@ -59,56 +55,55 @@ class Synchronous(Mode):
     def _multi_worker(self) -> Any:
         import tensorflow as tf
 
-        from gridflow._keras.group.collective import CollectiveExchange
-        from gridflow._keras.patches.hooks import collectives
-
         process = self._process
         cpu.share_cores(process)
-        gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
-        with cpu.announced(process, gpus) as meet:
-            if group.is_chosen():
-                members, _ = meet()
-                if members is not None:
-                    return self._one_replica(self._exchange(members))
-            groups.await_first(process)
-            given = process.training.distribution.communication
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(
-                communication_options=None if given is None else given.to_tensorflow()
-            )
-            if group.is_chosen():
-                place = process.rank, process.num_workers
-                return self._one_replica(CollectiveExchange(strategy, *place))
-            collectives.keep_server(strategy)
-            members, _ = meet()
-        local_steps = process.training.distribution.local_steps
-        if local_steps is not None:
-            _check_devices(strategy, process.num_workers)
-        if members is not None or local_steps is not None:
-            collectives.install(strategy, members)
-        return strategy
-
-    def _exchange(self, members: HostGroup) -> GroupExchange:
-        import numpy as np
-        import tensorflow as tf
-
+        from gridflow._keras.group import programs
         from gridflow._keras.group.exchange import GroupExchange
-
-        process = self._process
-        given = process.training.distribution.communication
-        narrow = None if given is None or given.wire_dtype == "float32" else given.wire_dtype
-        wire = None if narrow is None else np.dtype(tf.as_dtype(narrow).as_numpy_dtype)
-        return GroupExchange(members, process.rank, process.num_workers, wire)
-
-    def _one_replica(self, exchange: GroupExchange | CollectiveExchange) -> Any:
-        import tensorflow as tf
-
         from gridflow._keras.group.strategy import GroupStrategy
 
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        strategy = GroupStrategy.of(exchange, resolver)
-        if self._process.training.programs.patches:
-            strategy.redirect()
+        gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
+        with cpu.announced(process, gpus) as meet:
+            members, everyone = meet()
+        if members is None:
+            theirs = self._tensorflows()
+            if any(len(each) > 1 for each in everyone):
+                return theirs
+            strategy = programs.through_tensorflow(theirs, self._wire)
+        else:
+            resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+            place = process.rank, process.num_workers
+            strategy = GroupStrategy.of(GroupExchange(members, *place, self._wire), resolver)
+        programs.use(strategy)
         return strategy
+
+    def _tensorflows(self) -> Any:
+        """Return TensorFlow's own strategy."""
+        import tensorflow as tf
+
+        from gridflow._keras.patches import private_parts
+
+        given = self._process.training.distribution.communication
+        if self._process.training.distribution.local_steps is not None:
+            raise InvalidArgument(
+                "Distribution(local_steps=) needs a worker for each GPU (gpus=1), but some have "
+                "several."
+            )
+        groups.await_first(self._process)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=None if given is None else given.to_tensorflow()
+        )
+        private_parts.keep_server(strategy)
+        return strategy
+
+    @property
+    def _wire(self) -> Any:
+        """The type in which gradients of float32 are exchanged, if it is another one."""
+        import tensorflow as tf
+
+        given = self._process.training.distribution.communication
+        if given is None or given.wire_dtype == "float32":
+            return None
+        return tf.as_dtype(given.wire_dtype)
 
     def dataset(self, request: DatasetRequest) -> Any:
         """Return a ``tf.data.Dataset``, or the distributed dataset of a mirrored strategy."""
@@ -153,15 +148,6 @@ class Synchronous(Mode):
 
     def end(self) -> None:
         """Do nothing: a process leaves TensorFlow's group cleanly when it exits."""
-
-
-def _check_devices(strategy: Any, num_workers: int) -> None:
-    if strategy.num_replicas_in_sync != num_workers:
-        raise InvalidArgument(
-            "Distribution(local_steps=) needs one device for each worker, but "
-            f"{num_workers} workers have {strategy.num_replicas_in_sync}: start a worker for each "
-            "GPU (gpus=1)."
-        )
 
 
 MODE = Synchronous

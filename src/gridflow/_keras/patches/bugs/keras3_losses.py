@@ -14,16 +14,6 @@ _MEANS: Final = ("mean", "sum_over_batch_size")
 _WEIGHTED: Final = "mean_with_sample_weight"
 
 
-#: Losses of `make_those_that_ask`.
-ASKING: Final = 2
-
-
-def make_those_that_ask(values: Any, counts: Any) -> None:
-    """Make a masked and a weighted loss, which both must ask the other replicas."""
-    losses.reduce_weighted_values(values, mask=counts)
-    losses.reduce_weighted_values(values, sample_weight=counts, reduction=_WEIGHTED)
-
-
 def install() -> None:
     """Make losses divide by the counts of the whole batch."""
 

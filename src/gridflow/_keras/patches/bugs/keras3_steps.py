@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-import weakref
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -122,154 +121,6 @@ def _patch_steps() -> None:
     wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 
 
-# --- steps_per_execution under a strategy with several replicas --------------------------------
-
-
-def _many_steps_are_made_in_a_branch() -> bool:
-    """Return whether steps run in a branch of a loop, where replicas can't get data.
-
-    Running it fails with "You must feed a value for placeholder tensor".
-    """
-    found = []
-
-    def step(data: Any) -> None:
-        del data
-        found.append(tf.compat.v1.get_default_graph() is graph)
-        raise probing.StepMadeError
-
-    with tf.Graph().as_default() as graph, contextlib.suppress(probing.StepMadeError):
-        model = probing.model(steps_per_execution=2, distribute_strategy=probing.strategy(2))
-        TRAINER._make_function(model, step)(probing.Batches())
-    return not found[0]
-
-
-class _OneStepAtATime:
-    """A model without its ``steps_per_execution``."""
-
-    steps_per_execution = 1
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
-def _patch_many_steps() -> None:
-    def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
-        steps = self.steps_per_execution
-        if steps == 1 or self.distribute_strategy.num_replicas_in_sync == 1:
-            return original(self, step_function)
-        one_step = original(_OneStepAtATime(self), step_function)
-
-        def many_steps(iterator: Any) -> Any:
-            outputs = one_step(iterator)
-            for _ in range(1, steps):
-                try:
-                    outputs = one_step(iterator)
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    break
-            return outputs
-
-        return many_steps
-
-    wrap(TRAINER, "_make_function", make_function, Layer.BUG)
-
-
-# --- predict_on_batch: every replica predicts all rows, and they come as often ------------------
-
-
-class _GatheredError(Exception):
-    """Raised if predictions of all replicas would be combined."""
-
-
-class _TwoReplicas(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """Runs steps like one of two workers, without a cluster."""
-
-    num_replicas_in_sync = 2
-    extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
-
-    def __init__(self) -> None:
-        """Don't start a cluster as the base class does."""
-
-    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Run a step immediately."""
-        del kwargs, options
-        return fn(*args)
-
-    def experimental_local_results(self, value: Any) -> Any:
-        """Return the results of this worker's replicas."""
-        return (value,)
-
-    def gather(self, value: Any, axis: int) -> Any:
-        """Collect the results of other workers."""
-        del value, axis
-        raise _GatheredError
-
-
-class _Predicting:
-    """What Keras asks of a model before it predicts; its prediction is a number."""
-
-    make_predict_function = TRAINER.make_predict_function
-    predict_function = None
-
-    def __init__(self) -> None:
-        vars(self).update(vars(probing.model(distribute_strategy=_TwoReplicas())))
-
-    def predict_step(self, data: Any) -> Any:
-        """Return an object with a value."""
-        del data
-        return SimpleNamespace(numpy=lambda: 1.0)
-
-
-def _all_replicas_predict_a_batch() -> bool:
-    try:
-        TRAINER.predict_on_batch(_Predicting(), 1.0)
-    except _GatheredError:
-        return True
-    return False
-
-
-class _OfFirstReplica:
-    """A model whose ``predict_function`` is only for the first replica of this process."""
-
-    predict_function = None
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.distribute_strategy = SimpleNamespace(run=self._run)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def _run(self, step: Callable[..., Any], args: Any) -> Any:
-        strategy = self._model.distribute_strategy
-        found = strategy.run(step, args=args)
-        return tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0], found)
-
-
-def _patch_predicting_a_batch() -> None:
-    make = TRAINER.make_predict_function
-    #: By model: the function of all replicas, which Keras drops when the model changes, and ours.
-    functions: Any = weakref.WeakKeyDictionary()
-
-    def predict_on_batch(original: Any, self: Any, x: Any) -> Any:
-        if self.distribute_strategy.num_replicas_in_sync == 1:
-            return original(self, x)
-        self.make_predict_function()
-        known, function = functions.get(self, (None, None))
-        if known is not self.predict_function:
-            alone = _OfFirstReplica(self)
-            make(alone)
-            function = alone.predict_function
-            functions[self] = self.predict_function, function
-        # In a list, as Keras passes the batches of several steps.
-        found = function([(x,)])
-        return tf.nest.map_structure(trainer.convert_to_np_if_not_ragged, found)
-
-    wrap(TRAINER, "predict_on_batch", predict_on_batch, Layer.BUG)
-
-
 def with_steps(adapter: Any, steps: int | None) -> Any:
     """Make a Keras data adapter report this number of steps."""
 
@@ -294,20 +145,5 @@ PATCHES: Final = (
         "optimizer.iterations counts a step that found no more data",
         _ended_data_counts_as_a_step,
         _patch_steps,
-    ),
-    Patch(
-        "steps_per_execution",
-        "keras",
-        "steps_per_execution > 1 fails with several replicas (missing placeholder)",
-        _many_steps_are_made_in_a_branch,
-        _patch_many_steps,
-    ),
-    Patch(
-        "predict_on_batch",
-        "keras",
-        "predict_on_batch predicts all rows on each of several replicas, and returns them "
-        "repeatedly",
-        _all_replicas_predict_a_batch,
-        _patch_predicting_a_batch,
     ),
 )

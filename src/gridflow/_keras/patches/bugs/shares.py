@@ -37,9 +37,6 @@ class ReplicaPart:
     add_up : callable
         Returns the sums of some numbers over all replicas, each of which must call it. Numbers of a
         part without rows are ignored: it may hold a placeholder row.
-    scaled : float, default 1
-        Additional divisor of a loss that is a mean, for gradients that are added up later: 1, or
-        the number of replicas.
     is_reachable : callable, optional
         Whether the other replicas can be asked at this point of the step.
     """
@@ -48,10 +45,9 @@ class ReplicaPart:
         self,
         rows: Any,
         add_up: Callable[[Sequence[Any]], Sequence[Any]],
-        scaled: float = 1.0,
         is_reachable: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.rows, self.scaled, self._add_up = rows, scaled, add_up
+        self.rows, self._add_up = rows, add_up
         self.is_reachable = is_reachable
         self._all_rows: Any = None
 
@@ -60,7 +56,7 @@ class ReplicaPart:
         # No cached_property: before Python 3.12 it has a lock, and replicas in threads meet here.
         if self._all_rows is None:
             (self._all_rows,) = self._add_up([self.rows])
-        return self._all_rows / (self.rows * self.scaled)
+        return self._all_rows / self.rows
 
     def density(self, counted: Any, entries: Any) -> Any:
         """Return the average count per entry of the whole batch.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.bugs.tensorflow_shares import with_gradient_times
 from gridflow._keras.patches.hooks.tensorflow_evaluation import without_a_trace
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
@@ -120,37 +119,6 @@ def _remade(kind: str) -> Callable[..., Any]:
         return made
 
     return make
-
-
-def moments_of_rows(
-    part: shares.ReplicaPart,
-    moments: Callable[[Any, Any], tuple[Any, Any]],
-    inputs: Any,
-    mask: Any,
-) -> tuple[Any, ...]:
-    """Return moments over all replicas, of which each counts with its rows.
-
-    The row of a replica that has no others is left out. Gradients of a replica's loss, a mean over
-    its rows, reach the inputs of the others, where they are weighted by the rows there
-    (`gridflow._keras.patches.bugs.shares`), not by those that they come from. So they are weighted
-    here, on their way.
-
-    Parameters
-    ----------
-    part : ReplicaPart
-    moments : callable
-        Returns mean and variance of inputs with a mask, over all replicas.
-    inputs, mask : tensor
-        Those of a layer; the mask may be None.
-    """
-    # Times the rows, gradients of half precision could overflow.
-    wide = tf.cast(inputs, tf.float32) if inputs.dtype == tf.float16 else inputs
-    if may_stand_for_rows(inputs):
-        rows = tf.where(part.rows > 0, tf.shape(inputs)[0], 0)
-        wide, mask = wide[:rows], None if mask is None else mask[:rows]
-    wide = with_gradient_times(wide, tf.math.reciprocal_no_nan(part.rows))
-    found = moments(wide, mask)
-    return tuple(tf.cast(with_gradient_times(each, part.rows), inputs.dtype) for each in found)
 
 
 def may_stand_for_rows(inputs: Any) -> bool:

@@ -6,11 +6,13 @@ Keras gets a dataset of ``ctx.dataset``, and evaluates or predicts on its `Evalu
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._feed.dataset.evaluation_view import is_attached, view_of
 from gridflow._keras.patches.hooks.position import first_dimension, spec_of
 from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import inputs_of
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def patch(
         place = list(inspect.signature(getattr(signatures, name)).parameters).index(parameter) - 1
         data = args[place] if place < len(args) else kwargs.get(parameter)
         once = view_of(data)
+        if once is None:
+            _refuse_derived(data, name)
         if once is not None and place < len(args):
             args = (*args[:place], once.view, *args[place + 1 :])
         elif once is not None:
@@ -87,6 +91,28 @@ def patch(
     wrap(cls, "fit", fit_once, Layer.ROWS)
     wrap(cls, "evaluate", evaluate_once, Layer.ROWS)
     wrap(cls, "predict", predict_once, Layer.ROWS)
+
+
+def _refuse_derived(data: Any, name: str) -> None:
+    """Reject what is made of a dataset whose ranks have different numbers of rows.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't known which rows count.
+    """
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None or not isinstance(data, tensorflow.data.Dataset):
+        return
+    for each in inputs_of(data):
+        view = view_of(each)
+        if view is not None and not view.is_even:
+            raise InvalidArgument(
+                f"model.{name}() counts each row once, but the ranks have different numbers of "
+                "rows, and this dataset is no longer the one of ctx.dataset(). Only map() and "
+                "take() keep track of the rows: use ctx.dataset(…).map(…), and pass batch_size=, "
+                "shuffle= and prefetch= to ctx.dataset()."
+            )
 
 
 def _check_rows(model: Any, data: Any, way_out: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 import keras
-from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.bugs.datasets import check_scope, endless, with_order
+from gridflow._keras.patches.bugs.datasets import check_scope, endless
 from gridflow._keras.patches.bugs.keras3_steps import with_steps
 from gridflow._keras.patches.hooks import (
     empty_batches,
@@ -21,6 +19,7 @@ from gridflow._keras.patches.hooks import (
     one_replica,
     own_order,
     position,
+    predictions,
     returning,
     saving,
     scope,
@@ -99,16 +98,6 @@ def _check_compiling() -> None:
     wrap(_BASE, "compile", checked, Layer.CHECK)
 
 
-# --- predictions in the order of the rows ------------------------------------------------------
-
-
-def _predict_in_order() -> None:
-    def predict(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, with_order(x, self.distribute_strategy), *args, **kwargs)
-
-    wrap(TRAINER, "predict", predict, Layer.BUG)
-
-
 def _variables_of_metrics(model: Any) -> list[Any]:
     return list(model.metrics_variables)
 
@@ -126,11 +115,8 @@ def _leave_statistics() -> None:
 
     def moments(original: Any, self: Any, inputs: Any, mask: Any) -> Any:
         part = shares.current()
-        if part is not None and self.synchronized and current() is not None:
-            return (original if mask is None else _masked_moments)(self, inputs, mask)
         if part is not None and self.synchronized:
-            own = functools.partial(original if mask is None else _masked_moments, self)
-            return empty_batches.moments_of_rows(part, own, inputs, mask)
+            return (original if mask is None else _masked_moments)(self, inputs, mask)
         if part is None or not empty_batches.may_stand_for_rows(inputs):
             return original(self, inputs, mask)
         found = original(self, inputs, mask)
@@ -157,16 +143,21 @@ def _masked_moments(layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     return mean, tf.maximum(square - mean**2, 0)
 
 
+#: What the group's strategy needs, in programs that gridflow doesn't start, too.
+OF_GROUP: Final = (
+    Hook("data and model are of one strategy, and all workers shuffle alike", _check_data),
+    predictions.in_order(TRAINER),
+    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
+    Hook("what can't be compiled for several replicas is refused", _check_compiling),
+    empty_batches.keras3_hook(TRAINER, _variables_of_metrics),
+    *one_replica.HOOKS,
+)
 HOOKS: Final = (
     Hook("an epoch of steps_per_epoch goes on where the data of a worker end", _go_on),
     Hook("each step of an epoch whose length isn't known is asked for", _ask_for_steps),
-    Hook("data and model are of one strategy, and all workers shuffle alike", _check_data),
-    Hook("what is predicted has the order of its rows, from files, too", _predict_in_order),
-    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
-    Hook("what can't be compiled for several replicas is refused", _check_compiling),
     tensorflow_evaluation.hook(TRAINER, _variables_of_metrics),
-    empty_batches.keras3_hook(TRAINER, _variables_of_metrics),
-    sent.hook(),
+    *OF_GROUP,
+    *sent.hooks(),
     served.keras3_hook(trainer.TFEpochIterator),
     returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
@@ -175,5 +166,4 @@ HOOKS: Final = (
     local_steps.hook(),
     step_logs.hook(),
     zipped.hook(),
-    *one_replica.HOOKS,
 )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from gridflow._keras import statistics
+from gridflow._keras import group, statistics
+from gridflow._keras.group import exchange
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.hooks import collectives, step_logs
+from gridflow._keras.patches.hooks import step_logs
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
@@ -56,7 +57,7 @@ class Averages:
         if not self.is_due and not self._options.is_plain:
             weights = self._model.trainable_variables
             self._anchors = [tf.identity(each) for each in weights]
-        with collectives.alone():
+        with exchange.alone():
             logs = function(data)
         before, every = self._steps, self._options.sync_every
         self._steps += self._model.steps_per_execution
@@ -175,8 +176,7 @@ def hook() -> Hook:
         make(self, force)
         function, options = self.train_function, _options()
         strategy = self.distribute_strategy
-        is_shared = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        if function is known or options is None or not is_shared:
+        if function is known or options is None or not group.is_of(strategy):
             return
         averages = self.__dict__.get(statistics.AVERAGES) or Averages(self, options)
         # Bypasses Keras's __setattr__, which would track it as a part of the model.

@@ -5,23 +5,27 @@ Each hook says why no strategy could do it.
 
 from __future__ import annotations
 
+import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as trainers
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
+import keras
 from gridflow._keras import group
 from gridflow._keras.group import steps
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.bugs import keras3, keras3_losses
+from gridflow._keras.patches.bugs import keras3_losses
 from gridflow._keras.patches.hooks import predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _TRAINER: Final = private_parts.trainer()
 _SCALING: Final = loss_scale_optimizer.LossScaleOptimizer
@@ -74,6 +78,48 @@ def _times(grad: Any, factor: int) -> Any:
     return grad * tf.cast(factor, grad.dtype)
 
 
+def _is_built(model: Any) -> bool:
+    # The conditions of Trainer._symbolic_build, whose work this saves.
+    return (
+        all(layer.built for layer in model._flatten_layers())
+        and (model._compile_metrics is None or model._compile_metrics.built)
+        and (model._compile_loss is None or model._compile_loss.built)
+        and (model.optimizer is None or model.optimizer.built)
+    )
+
+
+def _has_no_call(model: Any) -> bool:
+    """Return whether a model only contains others, which its train_step calls (a GAN)."""
+    return type(model).call is keras.Model.call
+
+
+def _symbol(spec: Any) -> Any:
+    if spec is None or isinstance(spec, tf.NoneTensorSpec | tf.OptionalSpec):
+        return None
+    return SimpleNamespace(shape=spec.shape, dtype=spec.dtype)
+
+
+def _all_shapes_known(spec: Any) -> bool:
+    shape = getattr(spec, "shape", None)
+    return shape is not None and shape.rank is not None
+
+
+def _can_be_built_ahead(model: Any, specs: Any) -> bool:
+    """Return whether a model isn't built yet, and can be without a batch."""
+    return (
+        not _is_built(model)
+        and not _has_no_call(model)
+        and all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
+    )
+
+
+def _build_from_specs(model: Any, specs: Any) -> None:
+    """Build a model and what it was compiled with, without a batch."""
+    batch = tf.nest.map_structure(_symbol, specs)
+    with model.distribute_strategy.scope():
+        model._symbolic_build(data_batch=batch)
+
+
 def _build_without_a_batch() -> None:
     """Keras reads a batch to build the model, and loses it; a step can build the model as well.
 
@@ -81,14 +127,38 @@ def _build_without_a_batch() -> None:
     """
 
     def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if not group.is_of(self._distribute_strategy):
+        if self._distribute_strategy is None or iterator is None:
             original(self, iterator=iterator, data_batch=data_batch)
-        elif iterator is not None:
-            specs = iterator._distributed_dataset.element_spec
-            if keras3.can_be_built_ahead(self, specs):
-                keras3.build_from_specs(self, specs)
+            return
+        specs = iterator._distributed_dataset.element_spec
+        if _can_be_built_ahead(self, specs):
+            _build_from_specs(self, specs)
+        elif not group.is_of(self._distribute_strategy):
+            original(self, iterator=iterator)
 
     wrap(_TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
+
+
+def _refuse_several_devices() -> None:
+    """Keras 3 doesn't support several replicas in a process: what it computes there differs."""
+
+    def refusing(name: str) -> Callable[..., Any]:
+        def refused(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            strategy = self.distribute_strategy
+            replicas = 1 if group.is_of(strategy) else strategy.num_replicas_in_sync
+            if replicas > 1:
+                raise InvalidArgument(
+                    f"model.{name}() of Keras 3 trains on one device in a process, and "
+                    f"{type(strategy).__name__} has {replicas} here. Start a worker for each "
+                    "device: TensorflowDistributor(num_workers=8, gpus=1). Loops of your own and "
+                    "tf_keras work with it."
+                )
+            return original(self, *args, **kwargs)
+
+        return refused
+
+    for name in ("fit", "evaluate", "train_on_batch", "test_on_batch", "predict_on_batch"):
+        wrap(_TRAINER, name, refusing(name), Layer.CHECK)
 
 
 def _compile_in_parts() -> None:
@@ -118,14 +188,53 @@ def _predict_for_all() -> None:
     predictions.gather(trainers)
 
 
+def _predict_a_batch_alone() -> None:
+    """Each rank has all rows of a batch, and perhaps only one predicts them."""
+    make = _TRAINER.make_predict_function
+    #: By model: the function that gathers predictions, which Keras drops when the model changes,
+    #: and the one that doesn't.
+    functions: Any = weakref.WeakKeyDictionary()
+
+    def predict_on_batch(original: Any, self: Any, x: Any) -> Any:
+        if not group.is_of(self.distribute_strategy):
+            return original(self, x)
+        self.make_predict_function()
+        known, function = functions.get(self, (None, None))
+        if known is not self.predict_function:
+            alone = _Alone(self)
+            make(alone)
+            function = alone.predict_function
+            functions[self] = self.predict_function, function
+        # In a list, as Keras passes the batches of several steps.
+        found = function([(x,)])
+        return tf.nest.map_structure(trainers.convert_to_np_if_not_ragged, found)
+
+    wrap(_TRAINER, "predict_on_batch", predict_on_batch, Layer.BUG)
+
+
+class _Alone:
+    """A model whose ``predict_function`` gathers nothing."""
+
+    predict_function = None
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.distribute_strategy = SimpleNamespace(run=model.distribute_strategy.run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 HOOKS: Final = tuple(
-    Hook(name, install, group.is_chosen)
+    Hook(name, install)
     for name, install in {
         "gradients are averaged before anything else is done": _average_gradients_first,
         "losses of float16 are scaled as in one process": _scale_parts,
         "losses divide by what counts on all ranks": keras3_losses.install,
         "models are built without a batch": _build_without_a_batch,
+        "several devices in a process are refused": _refuse_several_devices,
         "XLA compiles steps on both sides of the exchange": _compile_in_parts,
         "each rank has the predictions of all rows": _predict_for_all,
+        "a batch is predicted on each rank": _predict_a_batch_alone,
     }.items()
 )

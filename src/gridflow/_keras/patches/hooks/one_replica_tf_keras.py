@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 import tensorflow as tf
+from tf_keras.src import losses
 from tf_keras.src.engine import training
 from tf_keras.src.mixed_precision import loss_scale_optimizer as scaling
 from tf_keras.src.optimizers import utils as optimizer_utils
+from tf_keras.src.utils import losses_utils
 
-from gridflow._keras import group
 from gridflow._keras.group.strategy import current
-from gridflow._keras.patches.bugs import tf_keras_replicas
+from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.hooks import predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
+
+_KINDS: Final = losses_utils.ReductionV2
 
 
 def _average_gradients() -> None:
@@ -56,17 +58,58 @@ def _scale_parts() -> None:
         wrap(kind, "get_unscaled_gradients", get_unscaled_gradients, Layer.BUG)
 
 
-HOOKS: Final = (
-    Hook("losses of float16 are scaled as in one process", _scale_parts, group.is_chosen),
-    Hook(
-        "each rank has the predictions of all rows",
-        functools.partial(predictions.gather, training),
-        group.is_chosen,
-    ),
-    Hook("gradients are weighted by rows", _average_gradients, group.is_chosen),
-    Hook(
-        "losses divide by what counts on all ranks",
-        tf_keras_replicas.install_dividing,
-        group.is_chosen,
-    ),
+def _divide_by_all() -> None:
+    """Make losses divide by the counts of the whole batch."""
+
+    def masked(apply_valid_mask: Any, losses: Any, sw: Any, mask: Any, reduction: Any) -> Any:
+        if mask is None or reduction not in {_KINDS.AUTO, _KINDS.SUM_OVER_BATCH_SIZE}:
+            return apply_valid_mask(losses, sw, mask, reduction)
+        part = shares.reachable("A masked loss")
+        if part is None:
+            return apply_valid_mask(losses, sw, mask, reduction)
+        mask = tf.cast(mask, losses.dtype)
+        entries = tf.cast(tf.size(mask), losses.dtype)
+        density = part.density(tf.reduce_sum(mask), entries)
+        return losses_utils.apply_mask(losses, sw, mask / tf.cast(density, mask.dtype))
+
+    def reduced(
+        reduce: Any, weighted_losses: Any, reduction: Any = _KINDS.SUM_OVER_BATCH_SIZE
+    ) -> Any:
+        loss = reduce(weighted_losses, reduction)
+        if reduction != _KINDS.SUM:
+            return loss
+        part = shares.reachable("A loss that is a sum")
+        return loss if part is None else loss * tf.cast(part.times_a_sum(), loss.dtype)
+
+    wrap(losses_utils, "apply_valid_mask", masked, Layer.BUG)
+    wrap(losses_utils, "reduce_weighted_loss", reduced, Layer.BUG)
+
+
+def _know_reductions() -> None:
+    """tf_keras doesn't know that the mean over a rank's rows is right in a step of one's own."""
+
+    def get_reduction(original: Any, self: Any) -> Any:
+        found = current()
+        if found is None or found.step is None:
+            return original(self)
+        if self.reduction == _KINDS.AUTO:
+            return _KINDS.SUM_OVER_BATCH_SIZE
+        return self.reduction
+
+    wrap(losses.Loss, "_get_reduction", get_reduction, Layer.BUG)
+
+
+def _predict_for_all() -> None:
+    predictions.gather(training)
+
+
+HOOKS: Final = tuple(
+    Hook(name, install)
+    for name, install in {
+        "gradients are weighted by rows": _average_gradients,
+        "losses of float16 are scaled as in one process": _scale_parts,
+        "losses divide by what counts on all ranks": _divide_by_all,
+        "losses are means in steps of one's own": _know_reductions,
+        "each rank has the predictions of all rows": _predict_for_all,
+    }.items()
 )

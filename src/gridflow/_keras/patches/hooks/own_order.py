@@ -36,12 +36,7 @@ _looked_into: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _is_of_several_workers(strategy: Any) -> bool:
-    if group.is_of(strategy):
-        return bool(strategy.num_replicas_in_sync > 1)
-    return (
-        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        and strategy.extended._in_multi_worker_mode()
-    )
+    return group.is_of(strategy) and bool(strategy.num_replicas_in_sync > 1)
 
 
 def _is_seeded() -> bool:

@@ -7,16 +7,22 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
+from keras.src import backend
+from keras.src.optimizers import base_optimizer
 
 from gridflow._keras import runtime
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.resume import building
+from gridflow._keras.servers.steps import refuse_asynchronous
 from gridflow.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
 TRAINER: Final = private_parts.trainer()
@@ -110,6 +116,27 @@ def _fit(model: Any, x: Any, *, verbose: Any, callbacks: Any, **given: Any) -> A
     )
 
 
-def hook() -> Hook:
-    """Return the hook."""
-    return Hook("fit under parameter servers is ctx.fit", _send)
+def _update_in_loops() -> None:
+    """Check and build the optimizers of loops of one's own, which workers run in parallel."""
+
+    def apply(
+        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
+    ) -> Any:
+        if isinstance(tf.distribute.get_strategy(), _SERVERS):
+            refuse_asynchronous(self)
+            if trainable_variables is not None and not self.built:
+                trainable_variables = list(trainable_variables)
+                # A step that a worker runs can't create variables.
+                with tf.init_scope(), backend.name_scope(self.name, caller=self):
+                    self.build(trainable_variables)
+        return original(self, grads, trainable_variables)
+
+    wrap(base_optimizer.BaseOptimizer, "apply", apply, Layer.CHECK)
+
+
+def hooks() -> tuple[Hook, ...]:
+    """Return the hooks."""
+    return (
+        Hook("fit under parameter servers is ctx.fit", _send),
+        Hook("loops under parameter servers update in any order", _update_in_loops),
+    )

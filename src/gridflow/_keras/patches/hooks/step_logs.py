@@ -1,14 +1,13 @@
 """Logs of a step, which ranks average only if a callback looks at them.
 
-Keras averages the logs of each step over all workers, in a collective operation of its own. Those
-of an epoch don't need that: metrics add up what they have counted when they are read.
+That is an exchange of its own in each step. Those of an epoch don't need it: metrics add up what
+they have counted when they are read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -20,22 +19,11 @@ from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_MULTI_WORKER: Final = tf.distribute.MultiWorkerMirroredStrategy
 #: Methods that get the logs of a step.
 _METHODS: Final = ("on_train_batch_end", "on_batch_end")
 #: On a model: whether its fit needs no averages of a step's logs. On the function of its steps:
 #: whether it makes none.
 _OWN: Final = "_gridflow_own_logs"
-#: Whether the step that runs or is traced now leaves its logs as they are on this rank.
-_are_own: bool = False
-
-
-def are_own() -> bool:
-    """Return whether the logs of the current step are those of this rank alone."""
-    return _are_own
 
 
 def mean_of(strategy: Any, logs: dict[str, Any]) -> dict[str, Any]:
@@ -45,16 +33,6 @@ def mean_of(strategy: Any, logs: dict[str, Any]) -> dict[str, Any]:
         return logs
     means = strategy.reduce("MEAN", tf.constant(list(mine.values())), axis=None)
     return {**logs, **dict(zip(mine, means.numpy().tolist(), strict=True))}
-
-
-@contextlib.contextmanager
-def _own() -> Iterator[None]:
-    global _are_own  # noqa: PLW0603 (replicas trace in their own threads)
-    _are_own = True
-    try:
-        yield
-    finally:
-        _are_own = False
 
 
 def _reads(callback: Any) -> bool:
@@ -74,13 +52,13 @@ def _reads(callback: Any) -> bool:
 
 
 def _is_for(model: Any) -> bool:
-    """Return whether Keras averages the logs of a model's steps over several workers."""
+    """Return whether the logs of a model's steps are averaged over several ranks."""
     runtime = present()
     return (
         runtime is not None
         and runtime.num_workers > 1
         and runtime.training.distribution.local_steps is None
-        and isinstance(model.distribute_strategy, _MULTI_WORKER)
+        and group.is_of(model.distribute_strategy)
     )
 
 
@@ -95,8 +73,7 @@ def hook() -> Hook:
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         callbacks = own_callbacks.flat(given.arguments["callbacks"])
-        is_shown = given.arguments["verbose"] != 0 and not group.is_of(self.distribute_strategy)
-        reads = is_shown or any(map(_reads, callbacks))
+        reads = any(map(_reads, callbacks))
         # If one rank looks, all take part in the averages.
         looking = self.distribute_strategy.reduce("SUM", tf.constant(float(reads)), axis=None)
         vars(self)[_OWN] = not looking  # bypasses Keras's __setattr__
@@ -109,19 +86,16 @@ def hook() -> Hook:
         known, own = self.train_function, vars(self).get(_OWN, False)
         make(self, force or (known is not None and getattr(known, _OWN, False) != own))
         function = self.train_function
-        if function is known or not (own or group.is_of(self.distribute_strategy)):
+        if function is known or not _is_for(self):
             return
-        if not own:
-            if _is_for(self):
-                self.train_function = lambda data: mean_of(self.distribute_strategy, function(data))
-            return
+        strategy = self.distribute_strategy
 
-        def with_own_logs(data: Any) -> Any:
-            with _own():
-                return function(data)
+        def with_logs(data: Any) -> Any:
+            logs = function(data)
+            return logs if own else mean_of(strategy, logs)
 
-        setattr(with_own_logs, _OWN, True)
-        self.train_function = with_own_logs
+        setattr(with_logs, _OWN, own)
+        self.train_function = with_logs
 
     def results(original: Any, self: Any, logs: Any) -> Any:
         found = original(self, logs)

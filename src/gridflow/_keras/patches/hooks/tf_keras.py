@@ -9,15 +9,15 @@ from tf_keras import callbacks
 from tf_keras.src.engine import data_adapter, training
 from tf_keras.src.layers.normalization import batch_normalization
 
-from gridflow._keras.group.strategy import current
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.bugs.datasets import check_scope, endless, is_distributed
+from gridflow._keras.patches.bugs.datasets import check_scope, endless
 from gridflow._keras.patches.hooks import (
     empty_batches,
     fits,
     local_steps,
     one_replica_tf_keras,
     own_order,
+    predictions,
     returning,
     scope,
     served,
@@ -33,12 +33,9 @@ from gridflow._keras.patches.registry import Hook
 
 
 def _length(dataset: Any) -> int | None:
-    if is_distributed(dataset):
-        found = int(dataset.cardinality)
-    elif isinstance(dataset, tf.data.Dataset):
-        found = int(dataset.cardinality())
-    else:
+    if not isinstance(dataset, tf.data.Dataset):
         return None
+    found = int(dataset.cardinality())
     return found if found >= 0 else None
 
 
@@ -58,9 +55,7 @@ def _go_on() -> None:
     def should_recreate_iterator(recreate: Any, self: Any) -> bool:
         if getattr(self, "_gridflow_pass", None) is not None:
             return False
-        return bool(recreate(self)) or (
-            is_distributed(self._dataset) and self._user_steps == _length(self._dataset)
-        )
+        return bool(recreate(self))
 
     wrap(data_adapter.DataHandler, "__init__", endless_where_asked, Layer.ROWS)
     adapter = data_adapter.DatasetAdapter
@@ -115,35 +110,27 @@ def _leave_statistics() -> None:
             inputs_size = part.rows
         return original(self, variable, value, momentum, inputs_size)
 
-    def sync_calculate_mean_and_var(
-        original: Any, self: Any, x: Any, reduction_axes: Any, keep_dims: Any, mask: Any = None
-    ) -> Any:
-        part = shares.current()
-        if part is None or current() is not None:
-            return original(self, x, reduction_axes, keep_dims, mask=mask)
-
-        def own(x: Any, mask: Any) -> Any:
-            return original(self, x, reduction_axes, keep_dims, mask=mask)
-
-        return empty_batches.moments_of_rows(part, own, x, mask)
-
     layer = batch_normalization.BatchNormalizationBase
     wrap(layer, "_assign_new_value", assign_new_value, Layer.BUG)
     wrap(layer, "_assign_moving_average", assign_moving_average, Layer.BUG)
-    wrap(layer, "_sync_calculate_mean_and_var", sync_calculate_mean_and_var, Layer.BUG)
 
 
+#: What the group's strategy needs, in programs that gridflow doesn't start, too.
+OF_GROUP: Final = (
+    empty_batches.tf_keras_hook(training.Model, data_adapter.DataHandler, _variables_of_metrics),
+    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
+    Hook("what fails in the first step is refused before", _check),
+    predictions.in_order(training.Model),
+    *one_replica_tf_keras.HOOKS,
+)
 HOOKS: Final = (
     Hook("a fit with steps_per_epoch goes on where the data of a worker end", _go_on),
     tensorflow_evaluation.hook(training.Model, _variables_of_metrics),
-    empty_batches.tf_keras_hook(training.Model, data_adapter.DataHandler, _variables_of_metrics),
-    Hook("a part of a batch without rows leaves statistics as they are", _leave_statistics),
+    *OF_GROUP,
     served.tf_keras_hook(data_adapter.DataHandler),
-    Hook("what fails in the first step is refused before", _check),
     returning.hook(training.Model, "tf_keras"),
     fits.hook(training.Model, callbacks.CallbackList),
     scope.hook(training.Model),
     local_steps.refusal(training.Model),
     zipped.hook(),
-    *one_replica_tf_keras.HOOKS,
 )
