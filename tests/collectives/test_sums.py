@@ -398,11 +398,13 @@ def weighted_parts(group, rank):
     random = np.random.default_rng(rank)
     shapes = [(), (3,), (0, 2), (700, 500), (17, 5)]
     mine = [random.normal(size=shape).astype(np.float32) for shape in shapes]
-    note = f"rank {rank}".encode()
-    first = group.add_up(mine, dtype=np.dtype(np.float32), weight=rank, note=note)
+    group.told = 1 << rank
+    first = group.add_up(mine, dtype=np.dtype(np.float32), weight=rank)
+    heard = group.heard
+    group.told, group.heard = 0, 0
     plain = group.add_up(mine[:2], dtype=np.dtype(np.float64))
     none = group.add_up([np.float32([np.nan])], dtype=np.dtype(np.float32), weight=0)
-    return mine, first, plain, none
+    return mine, first, plain, none, (heard, group.heard)
 
 
 @pytest.mark.parametrize(
@@ -410,13 +412,13 @@ def weighted_parts(group, rank):
     [[0, 0], *(pytest.param(each, marks=pytest.mark.slow) for each in ([0, 0, 1], [0] * 5))],
     ids=str,
 )
-def test_parts_are_weighted_in_one_sum_and_all_have_the_notes_of_all(ranks, hosts):
+def test_parts_are_weighted_in_one_sum_and_all_hear_what_any_has_told(ranks, hosts):
     found = ranks(hosts, weighted_parts).meet().results()
     size = len(hosts)
     parts = [mine for mine, *_ in found]
-    for _, (sums, weights, notes), (plain, _, _), (nothing, _, _) in found:
+    for _, (sums, weights), (plain, _), (nothing, _), heard in found:
         assert weights == list(range(size))
-        assert [note.rstrip(b"\0") for note in notes] == [b"rank %d" % r for r in range(size)]
+        assert heard == (2**size - 1, 0)
         for place, total in enumerate(sums):
             whole = sum(rank * parts[rank][place].astype(np.float64) for rank in range(size))
             np.testing.assert_allclose(total, whole / sum(weights), rtol=1e-5, atol=1e-6)
@@ -427,6 +429,6 @@ def test_parts_are_weighted_in_one_sum_and_all_have_the_notes_of_all(ranks, host
         assert nothing[0].tolist() == [0]
     assert all(
         one.tobytes() == other.tobytes()
-        for _, (sums, *_), _, _ in found
+        for _, (sums, *_), *_ in found
         for one, other in zip(sums, found[0][1][0], strict=True)
     )

@@ -14,7 +14,7 @@ from gridflow._agent.process import TRAINING_PROGRAM, TrainingProcess, signal_na
 from gridflow._spec.printable import shortened
 from gridflow._wire import child, ranks, reports
 from gridflow._wire.clock import Clock
-from gridflow._wire.commands import Met, StopAt
+from gridflow._wire.commands import Met
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
 from gridflow._wire.hints import hint_for, lost_a_peer
 from gridflow._wire.messages import OfTraining
@@ -100,7 +100,7 @@ class ProcessSupervisor:
 
     def send(self, message: Message) -> None:
         """Send the process a message."""
-        if isinstance(message, Met | StopAt):
+        if isinstance(message, Met):
             self._meets = False
         if self._process is not None:
             self._process.channel.send(message)
@@ -211,7 +211,7 @@ class ProcessSupervisor:
             case OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)
-                self._meets |= isinstance(message, ranks.Meet | ranks.CanStop)
+                self._meets |= isinstance(message, ranks.Meet)
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))

@@ -62,6 +62,10 @@ class HostGroup:
     ----------
     is_chief : bool
         Whether this is rank 0.
+    told : int
+        What this rank tells the others with each `add_up`: a byte of flags.
+    heard : int
+        What any rank has told. After the same sum, it is the same on all ranks.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class HostGroup:
     ) -> None:
         self._ranks, self._rank, self._size = ranks, rank, size
         self.is_chief = rank == 0
+        self.told = self.heard = 0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
@@ -116,8 +121,7 @@ class HostGroup:
         *,
         dtype: np.dtype[Any],
         weight: int | None = None,
-        note: bytes = b"",
-    ) -> tuple[list[np.ndarray[Any, Any]], list[int], list[bytes]]:
+    ) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
         """Return sums over all ranks, or weighted means, in one exchange.
 
         Parameters
@@ -128,15 +132,11 @@ class HostGroup:
             The floating-point type in which they are exchanged, and come back.
         weight : int, optional
             How much this rank's numbers count: its rows. Default: sums are returned.
-        note : bytes, default b""
-            What this rank tells the others, see `Parts`.
 
         Returns
         -------
         sums : list of numpy.ndarray
         weights : list of int
-            By rank.
-        notes : list of bytes
             By rank.
 
         Raises
@@ -144,9 +144,14 @@ class HostGroup:
         PeerGone, TimeoutError, RanksDiffer
             As `all_reduce`.
         """
-        mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, note=note)
+        mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, told=self.told)
         total = self._sum(mine)
-        return mine.sums(total), mine.weights(total), mine.notes(total)
+        self.heard |= mine.told(total)
+        return mine.sums(total), mine.weights(total)
+
+    def tell(self) -> None:
+        """Exchange nothing but what ranks tell each other. All must call it."""
+        self.add_up([], dtype=np.dtype(np.float32))
 
     def _sum(self, mine: Whole | Parts) -> np.ndarray[Any, Any]:
         out = aligned_empty((mine.length,), mine.dtype)

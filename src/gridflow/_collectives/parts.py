@@ -1,8 +1,8 @@
 """What a rank gives to a sum: arrays that travel as one, each weighted while it is copied.
 
-The numbers of a sum begin with the ranks' notes, one byte for each number. A rank writes its own
-and zeros for the others, so that after the sum all ranks have all notes. Every type of numbers that
-can be exchanged represents a byte exactly.
+The numbers of a sum begin with a note of each rank, one byte for each number: how much the rank
+counts, and flags. A rank writes its own and zeros for the others, so that after the sum all ranks
+have all notes. Every type of numbers that can be exchanged represents a byte exactly.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 #: TensorFlow takes arrays as they are that begin at a multiple of this.
 _ALIGNED_BYTES: Final = 64
-#: The weight of a rank's numbers.
-_WEIGHT: Final = struct.Struct("<Q")
-#: What a rank may tell the others beside its numbers.
-NOTE_BYTES: Final = 24
-_RECORD: Final = _WEIGHT.size + NOTE_BYTES
+#: A note: the weight of a rank's numbers, and flags.
+_NOTE: Final = struct.Struct("<QB")
 
 
 class Whole:
@@ -59,8 +56,8 @@ class Parts:
     weight : int, optional
         How much this rank's numbers count. The sums are then weighted means, and zeros if no rank
         counts. Numbers that don't count may be anything.
-    note : bytes, default b""
-        At most `NOTE_BYTES`; zeros are added at its end.
+    told : int, default 0
+        A byte of flags.
     """
 
     def __init__(
@@ -71,26 +68,26 @@ class Parts:
         size: int,
         *,
         weight: int | None = None,
-        note: bytes = b"",
+        told: int = 0,
     ) -> None:
         self._arrays = [np.asarray(each, order="C").reshape(-1) for each in arrays]
         self._shapes = [each.shape for each in arrays]
         self._size, self._weight = size, weight
         step = max(1, _ALIGNED_BYTES // dtype.itemsize)
-        lengths = [size * _RECORD, *map(len, self._arrays)]
+        lengths = [size * _NOTE.size, *map(len, self._arrays)]
         #: Where the notes and the arrays begin, and where the last one ends.
         self._bounds = [0, *itertools.accumulate(-(-each // step) * step for each in lengths)]
         self.dtype, self.length = dtype, self._bounds[-1]
         self.nbytes = self.length * dtype.itemsize
-        record = _WEIGHT.pack(weight or 0) + note.ljust(NOTE_BYTES, b"\0")
-        self._records = np.zeros(lengths[0], dtype)
-        self._records[rank * _RECORD : (rank + 1) * _RECORD] = np.frombuffer(record, np.uint8)
+        note = np.frombuffer(_NOTE.pack(weight or 0, told), np.uint8)
+        self._notes = np.zeros(lengths[0], dtype)
+        self._notes[rank * _NOTE.size : (rank + 1) * _NOTE.size] = note
         self._share = 1.0
 
     def write(self, start: int, into: np.ndarray[Any, Any]) -> None:
         """Write the numbers from ``start`` on, weighted, and zeros where there are none."""
         stop = start + len(into)
-        for place, values in enumerate([self._records, *self._arrays]):
+        for place, values in enumerate([self._notes, *self._arrays]):
             begin, end = self._bounds[place : place + 2]
             if begin >= stop or end <= start:
                 continue
@@ -129,12 +126,15 @@ class Parts:
 
     def weights(self, total: np.ndarray[Any, Any]) -> list[int]:
         """Return the weights of all ranks."""
-        return [_WEIGHT.unpack_from(each)[0] for each in self._all_records(total)]
+        return [weight for weight, _ in self._all_notes(total)]
 
-    def notes(self, total: np.ndarray[Any, Any]) -> list[bytes]:
-        """Return the notes of all ranks."""
-        return [each[_WEIGHT.size :] for each in self._all_records(total)]
+    def told(self, total: np.ndarray[Any, Any]) -> int:
+        """Return the flags that any rank has told."""
+        found = 0
+        for _, flags in self._all_notes(total):
+            found |= flags
+        return found
 
-    def _all_records(self, total: np.ndarray[Any, Any]) -> list[bytes]:
-        content = total[: self._size * _RECORD].astype(np.uint8).tobytes()
-        return [content[at : at + _RECORD] for at in range(0, len(content), _RECORD)]
+    def _all_notes(self, total: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+        content = total[: self._size * _NOTE.size].astype(np.uint8).tobytes()
+        return list(_NOTE.iter_unpack(content))

@@ -53,7 +53,7 @@ def mean(tensors: Sequence[Any], rows: int) -> list[Any]:
     else:
         is_double = any(each.dtype == torch.float64 for each in wide)
         dtype = np.dtype(np.float64 if is_double else np.float32)
-        sums, _, _ = _group.add_up([each.numpy() for each in wide], dtype=dtype, weight=rows)
+        sums, _ = _group.add_up([each.numpy() for each in wide], dtype=dtype, weight=rows)
         means = [torch.from_numpy(each) for each in sums]
     return [each.to(old.dtype) for each, old in zip(means, tensors, strict=True)]
 

@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
 from gridflow._coordinator import rows
-from gridflow._coordinator.fits import Fits
 from gridflow._coordinator.job_files import JobFiles
 from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.rows import LaunchRows
 from gridflow._coordinator.steps import RETURNED
-from gridflow._coordinator.stops import Stops
 from gridflow._coordinator.streams import LaunchStreams
 from gridflow._feed.ledger import DatasetCounts, Ledger
 from gridflow._files.disks import refusal
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, headers, ranks, reports
 from gridflow._wire.clock import Clock
-from gridflow._wire.failures import TaskFailure
 from gridflow._wire.headers import AN_AGENT
 from gridflow._wire.messages import parse
 from gridflow.errors import GridflowError, WireError
@@ -50,11 +47,6 @@ if TYPE_CHECKING:
     from gridflow._wire.transfer import Spared
 
 
-_ALIKE: Final = (
-    "what sets weights or the learning rate must do so on all ranks: not only if ctx.is_chief, nor "
-    "in a callback of the chief alone. To restore, use ctx.callbacks(), or files that all of them "
-    "read; see 'Programs with checkpoints of their own' in the documentation"
-)
 _JOINED: Final = "has joined its TensorFlow server"
 
 
@@ -130,8 +122,7 @@ class RpcHandler:
             for place, part in enumerate(parts)
             if part.runs_function and part.task.role in TRAINING_ROLES
         )
-        self._meetings, self._fits = self._new_meetings(0), Fits(0)
-        self._stops = Stops(0, self._members)
+        self._meetings = self._new_meetings(0)
 
     # For the job's loop --------------------------------------------------------------------------
 
@@ -158,8 +149,6 @@ class RpcHandler:
         """Start a generation on every agent."""
         with self._lock:
             self._meetings = self._new_meetings(command.generation)
-            self._fits = Fits(command.generation)
-            self._stops = Stops(command.generation, self._members)
             self.not_finite = None
             self.data_served.clear()
             self._broadcast(command)
@@ -374,7 +363,6 @@ class RpcHandler:
             case reports.Succeeded():
                 self.results[rank] = report.result
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
-                self._send_each(self._stops.left(rank, report.generation))
             case reports.Joined():
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
             case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
@@ -398,30 +386,12 @@ class RpcHandler:
         """Handle a report about something that ranks do together."""
         rank = sender.rank
         match report:
-            case ranks.FitBegins():
-                self._send_each(self._fits.begins(rank, report))
-            case ranks.CanStop():
-                self._send_each(self._stops.named(rank, report))
-            case ranks.FitStands():
-                problem = self._fits.stands(rank, report)
-                if problem:
-                    self._fail(sender, report.generation, problem)
             case ranks.Meet():
                 told = self._meetings.came(rank, report)
                 self._say_waiting(rank, report.generation)
                 self._meet(told)
             case ranks.MeetingGivenUp():
                 self._meet(self._meetings.given_up(rank, report.number, report.generation))
-
-    def _send_each(self, told: Iterable[tuple[int, Command]]) -> None:
-        for rank, command in told:
-            self._send(rank, command)
-
-    def _fail(self, sender: Sender, generation: int, problem: str) -> None:
-        task = str(self._tasks[sender.rank])
-        words = f"{problem}: gradients of different models would be mixed"
-        failure = TaskFailure(task, "", "exception", words, generation, hint=_ALIKE)
-        self.events.put(ev.Heard(self._clock.now(), sender, reports.Failed(failure)))
 
     def _meet(self, told: Iterable[Answer]) -> None:
         """Send ranks the outcome of a meeting."""

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
     from gridflow._keras.resume.pause import Pause
     from gridflow._keras.resume.writer import Writer
-    from gridflow._keras.stopping import Stopping
-    from gridflow._keras.together import Together
     from gridflow._spec.option_groups import TrainingOptions
     from gridflow._spec.place import Place
 
@@ -45,12 +44,8 @@ class Runtime(Protocol):
         """Whether several ranks train one model, in equal steps."""
 
     @property
-    def together(self) -> Together:
-        """The fits that involve all ranks."""
-
-    @property
-    def stopping(self) -> Stopping:
-        """Where these fits end if a callback stops them."""
+    def agreement(self) -> Agreement:
+        """What all ranks do alike in their fits."""
 
     @property
     def due(self) -> Due:

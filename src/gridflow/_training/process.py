@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridflow._keras.agreement import Agreement
 from gridflow._spec import strategies
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
@@ -36,6 +37,8 @@ class TaskProcess:
     facts : StrategyFacts
         Properties of the requested strategy.
     meetings : MeetingClient
+    agreement : Agreement
+        What all ranks do alike in their fits.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
@@ -50,6 +53,8 @@ class TaskProcess:
         self.generation: int = setup.generation
         self.facts = strategies.of(self.training.strategy)
         self.epoch_counters: list[EpochCounter] = []
+        compares = self.training.distribution.local_steps is None
+        self.agreement = Agreement(self.rank, compares=compares)
         self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
 
     @property

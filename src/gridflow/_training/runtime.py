@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._keras.due import Due
 from gridflow._keras.resume.pause import Pause
 from gridflow._keras.resume.writer import Writer
-from gridflow._keras.stopping import Stopping
-from gridflow._keras.together import Together
 from gridflow._training import leftovers, modes
 from gridflow._training.process import TaskProcess
 from gridflow._wire import child, commands, reports
@@ -57,12 +55,6 @@ class TaskRuntime(TaskProcess):
         self.accounts: list[ServiceAccount] = []
         self._told_at = 0.0
         self._has_hurried = False
-        compares = self.spec.training.distribution.local_steps is None
-        self.together = Together(channel.send, is_chief=self.is_chief, compares=compares)
-        inbox.listen(commands.ChiefWrites, self.together.take)
-        self.stopping = Stopping(channel.send)
-        inbox.listen(commands.AskToStop, self.stopping.ask)
-        inbox.listen(commands.StopAt, self.stopping.agree)
         self.due = inbox.due = Due(channel.send, self.spec.deadlines.step)
         self.pause = Pause()
         self.writer = Writer()

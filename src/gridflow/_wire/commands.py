@@ -201,37 +201,8 @@ class Met(Command):
     problem: str
 
 
-@dataclass(frozen=True)
-class ChiefWrites(Command):
-    """Where Keras's callbacks write on the chief, in a fit of all ranks."""
-
-    kind: ClassVar[str] = "chief_writes"
-    generation: int
-    fit: int
-    paths: list[str]
-
-
-@dataclass(frozen=True)
-class AskToStop(Command):
-    """A rank wants to end a fit: report where this one can end it, and wait there."""
-
-    kind: ClassVar[str] = "ask_to_stop"
-    generation: int
-    fit: int
-
-
-@dataclass(frozen=True)
-class StopAt(Command):
-    """End a fit at this point, or at the first one after it."""
-
-    kind: ClassVar[str] = "stop_at"
-    generation: int
-    fit: int
-    point: int
-
-
 #: Commands about what the ranks of a generation do together.
-AMONG_RANKS: Final = (AskToSave, SaveAfter, Met, ChiefWrites, AskToStop, StopAt)
+AMONG_RANKS: Final = (AskToSave, SaveAfter, Met)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gridflow._keras.agreement import Agreement
 from gridflow._keras.due import Due
 from gridflow._keras.resume.pause import Pause
 from gridflow._keras.resume.writer import Writer
-from gridflow._keras.stopping import Stopping
-from gridflow._keras.together import Together
 from gridflow._spec.option_groups import TrainingOptions
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ class Life:
         self.resume_from = resume_from
         self.trains_together: bool = ctx.num_workers > 1
         self.due = Due(lambda _: None, None)
-        self.stopping = Stopping(lambda _: None)
-        self.together = Together(lambda _: None, is_chief=ctx.is_chief)
+        self.agreement = Agreement(ctx.rank)
         self.pause = Pause()
         self.writer = Writer()
         # The second process must find the last checkpoint of the first, not one of its own.

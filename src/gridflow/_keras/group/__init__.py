@@ -14,7 +14,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: How to make the strategy of a job's group for programs that make TensorFlow's, and how many ranks
+#: that needs. It is here so that offering it imports no TensorFlow.
+offered: list[tuple[Callable[[], Any], int]] = []
+
+
+def offer(make: Callable[[], Any], ranks: int) -> None:
+    """Make the group's strategy in this way, once all ranks make TensorFlow's."""
+    offered[:] = [(make, ranks)]
 
 
 def is_of(strategy: Any) -> bool:

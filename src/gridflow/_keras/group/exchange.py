@@ -143,7 +143,7 @@ class GroupExchange:
             weight = None if rows is None else int(given[0])
             given = given[0 if rows is None else 1 :]
             arrays, slices = given[: len(dense)], given[len(dense) :]
-            sums, weights, _ = self.group.add_up(
+            sums, weights = self.group.add_up(
                 [np.asarray(each) for each in arrays], dtype=sent, weight=weight
             )
             sums = [each.astype(exchanged, copy=False) for each in sums]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from gridflow._keras import group
 from gridflow._keras.group.collective import CollectiveExchange
 from gridflow._keras.group.strategy import GroupStrategy
 from gridflow._keras.patches import private_parts
@@ -40,12 +41,23 @@ def _new(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not _made:
         given = args[0] if args else kwargs.get("cluster_resolver")
         resolver = given or tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        if not _is_one_of_several(resolver) or has_several_devices():
+        ranks = _ranks(resolver)
+        if ranks == 1 or has_several_devices():
             return object.__new__(cls)
-        own = object.__new__(cls)
-        cls.__init__(own, *args, **kwargs)
-        use(through_tensorflow(own))
+        for make, wanted in group.offered:
+            if given is None and ranks == wanted:
+                group.offered.clear()  # it makes TensorFlow's
+                return make()
+        use(through_tensorflow(tensorflows(*args, **kwargs)))
     return _made[0]
+
+
+def tensorflows(*args: Any, **kwargs: Any) -> Any:
+    """Return a strategy of TensorFlow's own."""
+    kind: Any = tf.distribute.MultiWorkerMirroredStrategy
+    own = object.__new__(kind)
+    kind.__init__(own, *args, **kwargs)
+    return own
 
 
 def through_tensorflow(own: Any, wire: Any = None) -> GroupStrategy:
@@ -66,6 +78,7 @@ def has_several_devices() -> bool:
     return len(tf.config.list_physical_devices("GPU")) > 1
 
 
-def _is_one_of_several(resolver: Any) -> bool:
+def _ranks(resolver: Any) -> int:
+    """Return how many tasks train together; 1 if this one trains alone."""
     tasks = resolver.cluster_spec().as_dict() if resolver.task_type in TRAINING_ROLES else {}
-    return sum(len(tasks.get(role, [])) for role in TRAINING_ROLES) > 1
+    return max(1, sum(len(tasks.get(role, [])) for role in TRAINING_ROLES))

@@ -1,4 +1,4 @@
-"""gridflow's own all-reduce in the hosts' memory, for TensorFlow and torch."""
+"""gridflow's own group of a job's ranks: what they agree on, and sums in the hosts' memory."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def announced(
     process: TaskProcess, gpus: Sequence[str]
-) -> Iterator[Callable[[], tuple[HostGroup | None, list[list[str]]]]]:
+) -> Iterator[Callable[[], tuple[HostGroup, list[list[str]]]]]:
     """Announce this rank to the others.
 
     Yields
     ------
     callable
-        Waits for all ranks. Returns their group, or None if the backend's own collective operations
-        are used, and the GPUs of each rank.
+        Waits for all ranks. Returns their group, and the GPUs of each rank.
     """
-    given = process.training.distribution.communication
-    implementation = "auto" if given is None else given.implementation
     host, _ = base.address(process.cluster_spec, process.rank)
-    with contextlib.ExitStack() as stack:
-        joining, mine = None, None
-        if implementation in {"auto", "gridflow"}:
-            joining = stack.enter_context(Joining(process.rank, host, base.bindable(host)))
-            mine = asdict(joining.mine)
-        told = process.meetings.introduce([list(gpus), mine])
+    with Joining(process.rank, host, base.bindable(host)) as joining:
+        told = process.meetings.introduce([list(gpus), asdict(joining.mine)])
 
-        def meet() -> tuple[HostGroup | None, list[list[str]]]:
+        def meet() -> tuple[HostGroup, list[list[str]]]:
             everyone = told()
-            theirs = [each for each, _ in everyone]
-            if not _is_wanted(implementation, theirs) or joining is None:
-                return None, theirs
-            seconds = process.spec.start_timeout
+            given = process.training.distribution.communication
             limit = None if given is None else given.timeout_seconds
             announcements = [Announcement(**each) for _, each in everyone]
-            return joining.join(announcements, seconds, limit), theirs
+            group = joining.join(announcements, process.spec.start_timeout, limit)
+            return group, [each for each, _ in everyone]
 
         yield meet
 
 
-def _is_wanted(implementation: str, gpus: Sequence[Sequence[str]]) -> bool:
-    """Decide, from the GPUs of each rank, alike on all ranks."""
+def adds_up(process: TaskProcess, gpus: Sequence[Sequence[str]]) -> bool:
+    """Return whether gradients are added up in the hosts' memory, alike on all ranks.
+
+    Parameters
+    ----------
+    process : TaskProcess
+    gpus : sequence
+        Those of each rank.
+    """
+    given = process.training.distribution.communication
+    implementation = "auto" if given is None else given.implementation
     shared = base.share_gpus(gpus)
     if implementation == "nccl" and shared:
         raise GridflowError(
@@ -68,7 +68,8 @@ def _is_wanted(implementation: str, gpus: Sequence[Sequence[str]]) -> bool:
             f"and one has {most}: use gpus=1, or let gridflow choose ('auto')."
         )
     # NCCL, which TensorFlow chooses, needs a GPU for each rank.
-    return implementation == "gridflow" or (most <= 1 and (shared or not all(gpus)))
+    is_left = implementation == "auto" and most <= 1 and (shared or not all(gpus))
+    return implementation == "gridflow" or is_left
 
 
 def share_cores(process: TaskProcess) -> None:

@@ -6,10 +6,12 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from gridflow._keras.patches import private_parts
-from gridflow._training.groups import base
+from gridflow._training.groups import base, cpu
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gridflow._training.process import TaskProcess
 
 __all__ = ["equal_parts", "gather", "join", "leave", "spread"]
@@ -22,7 +24,11 @@ def join(process: TaskProcess, timeout: float) -> None:
     """Wait for all ranks."""
     import jax
 
-    _check_gpus(process)
+    # JAX itself can't be asked for GPUs: that would start its backend before the group is there.
+    with cpu.announced(process, base.own_gpus(len(process.setup.gpus))) as meet:
+        group, gpus = meet()
+    _check_gpus(gpus)
+    process.agreement.join(group, in_steps=False)
     base.await_first(process)
     own, _ = base.address(process.cluster_spec, process.rank)
     private_parts.leave_jax_without_waiting()  # `leave` is called when all are there
@@ -43,10 +49,8 @@ def join(process: TaskProcess, timeout: float) -> None:
     )
 
 
-def _check_gpus(process: TaskProcess) -> None:
-    # JAX itself can't be asked: that would start its backend before the group is there.
-    own = base.own_gpus(len(process.setup.gpus))
-    if base.share_gpus(process.meetings.introduce(own)()):
+def _check_gpus(everyone: Sequence[Sequence[str]]) -> None:
+    if base.share_gpus(everyone):
         raise GridflowError(
             "on JAX, the ranks of a model can't share a GPU: NCCL refuses. Use gpus=1, or the "
             "backends 'tensorflow' and 'torch', which exchange values another way."

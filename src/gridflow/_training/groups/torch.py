@@ -31,8 +31,10 @@ def join(process: TaskProcess, timeout: float) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     with cpu.announced(process, base.own_gpus(count)) as meet:
         group, gpus = meet()
-    if group is not None:
+    is_own = cpu.adds_up(process, gpus)
+    if is_own:
         tensors.use(group)
+    process.agreement.join(group, in_steps=is_own and not any(gpus))
     transport = _transport(gpus)
     base.await_first(process)
     host, port = base.address(process.cluster_spec, 0)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridflow._gpu import devices
+from gridflow._keras import group
 from gridflow._training.groups import base as groups
 from gridflow._training.groups import cpu
 from gridflow._training.modes.base import Mode
@@ -28,6 +29,8 @@ class Synchronous(Mode):
         devices.limit_memory(process.setup.gpu_memory)
         if process.trains and process.facts.is_made_together:
             self.strategy  # noqa: B018 (made now)
+        elif process.trains and process.num_workers > 1:
+            group.offer(self._multi_worker, process.num_workers)
         if process.training.seed is not None:
             import keras
 
@@ -64,7 +67,9 @@ class Synchronous(Mode):
         gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
         with cpu.announced(process, gpus) as meet:
             members, everyone = meet()
-        if members is None:
+        is_own = cpu.adds_up(process, everyone)
+        process.agreement.join(members, in_steps=is_own)
+        if not is_own:
             theirs = self._tensorflows()
             if any(len(each) > 1 for each in everyone):
                 return theirs
@@ -78,8 +83,7 @@ class Synchronous(Mode):
 
     def _tensorflows(self) -> Any:
         """Return TensorFlow's own strategy."""
-        import tensorflow as tf
-
+        from gridflow._keras.group import programs
         from gridflow._keras.patches import private_parts
 
         given = self._process.training.distribution.communication
@@ -89,7 +93,7 @@ class Synchronous(Mode):
                 "several."
             )
         groups.await_first(self._process)
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        strategy = programs.tensorflows(
             communication_options=None if given is None else given.to_tensorflow()
         )
         private_parts.keep_server(strategy)

@@ -95,7 +95,7 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
                 return method(self, *args, **kwargs)
             finally:
                 if is_outer:
-                    runtime.stopping.end()
+                    runtime.agreement.end()
 
     return counted
 
@@ -113,8 +113,7 @@ def _set_up(runtime: Runtime, bound: inspect.BoundArguments, *, together: bool) 
             "ctx.callbacks(checkpoint=False)."
         )
     if together:
-        runtime.stopping.begin()
-        found = runtime.together.begin(callbacks, bound.arguments.get("initial_epoch", 0))
+        found = runtime.agreement.begin(callbacks, bound.arguments.get("initial_epoch", 0))
         # Keras uses a list of its own class unchanged.
         if type(given).__name__ != own_callbacks.LIST and given is not None:
             bound.arguments["callbacks"] = found
@@ -136,12 +135,8 @@ def _told(name: str) -> Callable[..., Any]:
                 _tell_begun(each, name)
         if name in _STEP_ENDS:
             runtime.due.step_ended()
-        if is_groups and name == "on_train_begin":
-            runtime.together.start(self.model)
-        elif is_groups and name in _ENDS:
-            _agree_to_stop(runtime, self, ends_epoch=name == "on_epoch_end")
-        if is_groups and name == "on_epoch_end":
-            runtime.together.epoch_ended(self.model, int(args[0] if args else kwargs["epoch"]))
+        if is_groups:
+            _agree(runtime, self, name, args[0] if args else kwargs.get("epoch"))
         with runtime.due.in_callbacks():
             for each in savers if name in _ENDS else ():
                 each.settle()
@@ -156,10 +151,19 @@ def _tell_begun(saver: CheckpointAndResume, name: str) -> None:
         saver.epoch_begun()
 
 
-def _agree_to_stop(runtime: Runtime, callbacks: Any, *, ends_epoch: bool) -> None:
-    """Make all ranks stop if one wants to."""
+def _agree(runtime: Runtime, callbacks: Any, name: str, epoch: Any) -> None:
+    """Compare the models of all ranks, and make all stop if one wants to."""
     model = private_parts.model_of(callbacks)
     wants = bool(model.stop_training)
-    stops = runtime.stopping.reach(ends_epoch=ends_epoch, wants=wants)
+    match name:
+        case "on_train_begin":
+            runtime.agreement.start(model)
+            return
+        case "on_train_batch_end":
+            stops = runtime.agreement.step_ended(wants=wants)
+        case "on_epoch_end":
+            stops = runtime.agreement.epoch_ended(model, int(epoch), wants=wants)
+        case _:
+            return
     if stops != wants:
         model.stop_training = stops

@@ -1,0 +1,230 @@
+"""What the ranks of a group do alike in a ``fit``: where it ends, who writes, what is trained.
+
+Ranks that start from different states, or whose weights or learning rate something has changed on
+one of them alone, would average gradients of different models. A rank that stops alone would leave
+the others in a step that never ends. So ranks compare their models as a fit starts and at the end
+of each epoch, and tell each other in each step whether they want to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gridflow._feed import allgather
+from gridflow._keras import own_callbacks
+from gridflow._keras.results import flavour_of
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gridflow._collectives.host import HostGroup
+
+#: The flag of a rank that wants to stop.
+_STOP: Final = 1
+#: How far numbers of two ranks may be apart: their processors may round differently in each step.
+_TOLERANCE: Final = 1e-3
+#: The same for weights that are almost zero.
+_SMALLEST: Final = 1e-6
+_ALIKE: Final = (
+    "What sets weights or the learning rate must do so on all ranks: not only if ctx.is_chief, nor "
+    "in a callback of the chief alone. To restore, use ctx.callbacks(), or files that all of them "
+    "read; see 'Programs with checkpoints of their own' in the documentation"
+)
+
+
+class Standing(NamedTuple):
+    """Where a rank is in a fit: as it starts, or when an epoch has ended.
+
+    Attributes
+    ----------
+    epoch : int
+        How many epochs are done; callbacks have restored their state.
+    updates : int
+        Updates that the optimizer has made; -1: there is no optimizer.
+    rates : list of float
+        The learning rates that callbacks can change.
+    weights : list of [name, sum, norm]
+        Of what is trained; empty where ranks train apart for a while.
+    stops : bool
+        Whether a callback wants to stop.
+    """
+
+    epoch: int
+    updates: int
+    rates: list[float]
+    weights: list[Any]
+    stops: bool = False
+
+    @property
+    def place(self) -> str:
+        """The position in words."""
+        return f"epoch {self.epoch} after {self.updates} updates"
+
+
+class Agreement:
+    """The fits of this process in which all ranks train one model.
+
+    Parameters
+    ----------
+    rank : int
+    compares : bool, default True
+        Whether weights are the same on all ranks at the end of an epoch.
+    """
+
+    def __init__(self, rank: int, *, compares: bool = True) -> None:
+        self._rank, self._compares = rank, compares
+        self._group: HostGroup | None = None
+        self._is_told_in_steps = self._is_in_fit = False
+        self._initial_epoch = 0
+
+    def join(self, group: HostGroup, *, in_steps: bool) -> None:
+        """Agree with the ranks of a group from now on.
+
+        Parameters
+        ----------
+        group : HostGroup
+        in_steps : bool
+            Whether steps add up gradients through this group.
+        """
+        self._group, self._is_told_in_steps = group, in_steps
+
+    def begin(self, callbacks: Sequence[Any], initial_epoch: int) -> list[Any]:
+        """Start a fit of all ranks; return the callbacks that aren't the chief's alone.
+
+        All ranks must call it.
+        """
+        self._initial_epoch = initial_epoch
+        if self._group is None:
+            return list(callbacks)
+        self._group.told = self._group.heard = 0
+        paths = own_callbacks.paths_of(callbacks)
+        taken, *_ = self._gather(paths)
+        self._is_in_fit = True
+        return own_callbacks.without_writing(callbacks, taken) if self._rank else list(callbacks)
+
+    def end(self) -> None:
+        """End the fit."""
+        self._is_in_fit = False
+
+    def start(self, model: Any) -> None:
+        """Compare where callbacks start a fit.
+
+        Raises
+        ------
+        GridflowError
+            This rank starts elsewhere than the others, or with another model.
+        """
+        from gridflow._keras.patches.hooks import position
+
+        if self._is_in_fit:
+            epoch = position.initial_epoch(model) or self._initial_epoch
+            self._compare(self._standing(model, int(epoch)), starts=True)
+
+    def step_ended(self, *, wants: bool) -> bool:
+        """Return whether all ranks stop after this step.
+
+        Parameters
+        ----------
+        wants : bool
+            Whether a callback of this rank wants to. The others hear it with the next step.
+        """
+        if self._group is None or not self._is_in_fit:
+            return wants
+        self._group.told |= _STOP * wants
+        if not self._is_told_in_steps:
+            self._group.tell()
+        return bool(self._group.heard & _STOP)
+
+    def epoch_ended(self, model: Any, epoch: int, *, wants: bool) -> bool:
+        """Compare the models at the end of an epoch; return whether all ranks stop.
+
+        Raises
+        ------
+        GridflowError
+            This rank has another model than the others.
+        """
+        if not self._is_in_fit:
+            return wants
+        standing = self._standing(model, epoch + 1)._replace(stops=wants)
+        return any(each.stops for each in self._compare(standing, starts=False))
+
+    def _standing(self, model: Any, epoch: int) -> Standing:
+        from gridflow._keras.resume import state
+
+        weights = state.sums(model) if self._compares else []
+        rates = state.rates(model, flavour_of(model) or "keras")
+        return Standing(epoch, _updates(model), rates, weights)
+
+    def _compare(self, mine: Standing, *, starts: bool) -> list[Standing]:
+        everyone = [Standing(*each) for each in self._gather(mine)]
+        odd, difference = odd_one(everyone, starts=starts)
+        if odd == self._rank:
+            raise GridflowError(
+                f"{difference}: gradients of different models would be mixed. {_ALIKE}."
+            )
+        return everyone
+
+    def _gather(self, value: Any) -> list[Any]:
+        assert self._group is not None
+        content = json.dumps(value).encode()
+        return [json.loads(each) for each in allgather.with_arrays(content, self._group.all_gather)]
+
+
+def odd_one(everyone: Sequence[Standing], *, starts: bool) -> tuple[int, str]:
+    """Return a rank that differs from the others, and how; -1 if there is none.
+
+    Parameters
+    ----------
+    everyone : sequence of Standing
+        By rank.
+    starts : bool
+        Whether the fit starts here, so that positions are compared, too.
+    """
+    apart = [(rank, _difference(everyone, rank, 0, starts=starts)) for rank in range(len(everyone))]
+    apart = [(rank, words) for rank, words in apart if words]
+    if not apart:
+        return -1, ""
+    others = range(2, len(everyone))
+    are_alike = others and not any(_difference(everyone, r, 1, starts=starts) for r in others)
+    if len(apart) == len(everyone) - 1 and are_alike:
+        return 0, _difference(everyone, 0, 1, starts=starts)
+    return apart[0]
+
+
+def _difference(everyone: Sequence[Standing], rank: int, peer: int, *, starts: bool) -> str:
+    mine, theirs = everyone[rank], everyone[peer]
+    if starts and mine.place != theirs.place:
+        return f"its fit starts at {mine.place}, but rank {peer}'s at {theirs.place}"
+    words = _of_models(mine, theirs, peer)
+    return words and f"at {mine.place}, {words}"
+
+
+def _of_models(mine: Standing, theirs: Standing, peer: int) -> str:
+    if len(mine.weights) != len(theirs.weights):
+        return f"it trains {len(mine.weights)} weights, but rank {peer} {len(theirs.weights)}"
+    for rate, other in zip(mine.rates, theirs.rates, strict=False):
+        if _are_apart(rate, other, abs(other)):
+            return f"its learning rate is {rate:.6g}, but rank {peer}'s {other:.6g}"
+    for here, there in zip(mine.weights, theirs.weights, strict=True):
+        name, total, norm = here
+        scale = max(norm, there[2], _SMALLEST)
+        if _are_apart(total, there[1], scale) or _are_apart(norm, there[2], scale):
+            return (
+                f"its weight {name!r} has the norm {norm:.6g} and the sum {total:.6g}, but rank "
+                f"{peer}'s {there[2]:.6g} and {there[1]:.6g}"
+            )
+    return ""
+
+
+def _are_apart(here: float, there: float, scale: float) -> bool:
+    """Return whether numbers differ by more than rounding; those that aren't finite don't."""
+    return math.isfinite(here) and math.isfinite(there) and abs(here - there) > _TOLERANCE * scale
+
+
+def _updates(model: Any) -> int:
+    found = getattr(getattr(model, "optimizer", None), "iterations", None)
+    # JAX's arrays, which it is with gradient accumulation, are numbers as they are.
+    return -1 if found is None else int(found.numpy() if hasattr(found, "numpy") else found)

@@ -1,0 +1,90 @@
+"""What ranks do alike in a fit: where it ends, and which model they train."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ranks import run_job, skip_without
+
+import keras
+from gridflow._keras.agreement import Standing, odd_one
+
+X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
+
+
+def standing(epoch=4, rate=0.1, norm=2.0, updates=32):
+    weights = [("dense/kernel", 0.0, norm), ("dense/bias", 0.0, 0.0)]
+    return Standing(epoch, updates, [rate], weights)
+
+
+def test_a_rank_that_starts_elsewhere_is_told_from_the_others():
+    alike = [standing(0, updates=0)] * 2
+    assert odd_one(alike, starts=True) == (-1, "")
+    words = "its fit starts at epoch 3 after 300 updates, but rank {}'s at epoch 0 after 0 updates"
+    other = standing(3, updates=300)
+    assert odd_one([*alike, other], starts=True) == (2, words.format(0))
+    assert odd_one([other, *alike], starts=True) == (0, words.format(1))
+    assert odd_one([*alike, other], starts=False) == (-1, "")
+
+
+def test_a_rank_that_trains_another_model_is_told_from_the_others():
+    rounded = standing(rate=0.1 + 1e-8, norm=2.0 - 1e-5)
+    nothing = standing(norm=float("nan"))  # the loss says so
+    assert odd_one([standing(), rounded, nothing], starts=False) == (-1, "")
+    at = "at epoch 4 after 32 updates, "
+    for other, words in (
+        (standing(rate=0.05), "its learning rate is 0.05, but rank 0's 0.1"),
+        (
+            standing(norm=2.1),
+            "its weight 'dense/kernel' has the norm 2.1 and the sum 0, but rank 0's 2 and 0",
+        ),
+        (Standing(4, 32, [0.1], []), "it trains 0 weights, but rank 0 2"),
+    ):
+        assert odd_one([standing(), other], starts=False) == (1, at + words)
+
+
+def train(ctx):
+    """Stop by what one rank alone decides, and by what all do."""
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+
+    class Counting(keras.callbacks.Callback):
+        def __init__(self, rank=None, step=None, epoch=None):
+            super().__init__()
+            self.stops, self.steps, self.epochs = (rank, step, epoch), 0, 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.stops == (ctx.rank, self.steps, None):
+                self.model.stop_training = True
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs += 1
+            if self.stops == (ctx.rank, None, self.epochs):
+                self.model.stop_training = True
+
+    found = []
+    early = keras.callbacks.EarlyStopping("loss", patience=2)
+    for counting, more in (
+        (Counting(rank=1, step=11), []),
+        (Counting(rank=0, epoch=2), []),
+        (Counting(), [early]),
+    ):
+        given = [counting, *more]
+        model.fit(X, X[:, :1], batch_size=8, epochs=9, shuffle=False, verbose=0, callbacks=given)
+        found.append((counting.steps, counting.epochs))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+@pytest.mark.parametrize(("backend", "step"), [("tensorflow", 12), ("torch", 12), ("jax", 11)])
+def test_a_rank_that_stops_by_itself_takes_the_others_along(backend, step):
+    skip_without(backend)
+    (first, second), _ = run_job(train, 2, "multi_worker_mirrored", backend=backend)
+    assert first == second
+    by_step, by_epoch, by_all = first
+    assert by_step == (step, 2), "the others hear it with the gradients of the next step"
+    assert by_epoch == (16, 2)
+    assert by_all == (24, 3)
