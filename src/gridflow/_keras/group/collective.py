@@ -87,6 +87,8 @@ class CollectiveExchange:
         values = tf.convert_to_tensor(values)
         if is_alone():
             return tf.concat([values] * self.size, axis)
+        if tf.executing_eagerly():  # which TensorFlow refuses
+            return tf.function(self.concatenated, autograph=False)(values, axis)
         return self._launcher.all_gather(values, axis)
 
     def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
