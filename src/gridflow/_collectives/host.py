@@ -146,6 +146,9 @@ class HostGroup:
         """
         mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, told=self.told)
         total = self._sum(mine)
+        rank = mine.differs(total)
+        if rank is not None:
+            raise RanksDiffer(f"{_DIFFER.format(rank=rank)} Shapes here: {mine.describe()}.")
         self.heard |= mine.told(total)
         return mine.sums(total), mine.weights(total)
 

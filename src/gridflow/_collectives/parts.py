@@ -1,14 +1,16 @@
 """What a rank gives to a sum: arrays that travel as one, each weighted while it is copied.
 
 The numbers of a sum begin with a note of each rank, one byte for each number: how much the rank
-counts, and flags. A rank writes its own and zeros for the others, so that after the sum all ranks
-have all notes. Every type of numbers that can be exchanged represents a byte exactly.
+counts, flags, and what its arrays look like. A rank writes its own and zeros for the others, so
+that after the sum all ranks have all notes. Every type of numbers that can be exchanged represents
+a byte exactly.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 
 #: TensorFlow takes arrays as they are that begin at a multiple of this.
 _ALIGNED_BYTES: Final = 64
-#: A note: the weight of a rank's numbers, and flags.
-_NOTE: Final = struct.Struct("<QB")
+#: A note: the weight of a rank's numbers, flags, and a checksum of the shapes.
+_NOTE: Final = struct.Struct("<QBI")
 
 
 class Whole:
@@ -79,7 +81,8 @@ class Parts:
         self._bounds = [0, *itertools.accumulate(-(-each // step) * step for each in lengths)]
         self.dtype, self.length = dtype, self._bounds[-1]
         self.nbytes = self.length * dtype.itemsize
-        note = np.frombuffer(_NOTE.pack(weight or 0, told), np.uint8)
+        self._checksum = zlib.crc32(repr(self._shapes).encode())
+        note = np.frombuffer(_NOTE.pack(weight or 0, told, self._checksum), np.uint8)
         self._notes = np.zeros(lengths[0], dtype)
         self._notes[rank * _NOTE.size : (rank + 1) * _NOTE.size] = note
         self._share = 1.0
@@ -126,15 +129,24 @@ class Parts:
 
     def weights(self, total: np.ndarray[Any, Any]) -> list[int]:
         """Return the weights of all ranks."""
-        return [weight for weight, _ in self._all_notes(total)]
+        return [weight for weight, _, _ in self._all_notes(total)]
 
     def told(self, total: np.ndarray[Any, Any]) -> int:
         """Return the flags that any rank has told."""
         found = 0
-        for _, flags in self._all_notes(total):
+        for _, flags, _ in self._all_notes(total):
             found |= flags
         return found
 
-    def _all_notes(self, total: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+    def differs(self, total: np.ndarray[Any, Any]) -> int | None:
+        """Return the first rank whose arrays have other shapes, or None."""
+        notes = enumerate(self._all_notes(total))
+        return next((rank for rank, (*_, known) in notes if known != self._checksum), None)
+
+    def describe(self) -> str:
+        """Return the shapes in words."""
+        return ", ".join(map(str, self._shapes))
+
+    def _all_notes(self, total: np.ndarray[Any, Any]) -> list[tuple[int, int, int]]:
         content = total[: self._size * _NOTE.size].astype(np.uint8).tobytes()
         return list(_NOTE.iter_unpack(content))
