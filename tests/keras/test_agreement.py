@@ -7,14 +7,14 @@ import pytest
 from ranks import run_job, skip_without
 
 import keras
-from gridflow._keras.agreement import Standing, odd_one
+from gridflow._keras.agreement import FitState, odd_one
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 
 
 def standing(epoch=4, rate=0.1, norm=2.0, updates=32):
     weights = [("dense/kernel", 0.0, norm), ("dense/bias", 0.0, 0.0)]
-    return Standing(epoch, updates, [rate], weights)
+    return FitState(epoch, updates, [rate], weights)
 
 
 def test_a_rank_that_starts_elsewhere_is_told_from_the_others():
@@ -38,7 +38,7 @@ def test_a_rank_that_trains_another_model_is_told_from_the_others():
             standing(norm=2.1),
             "its weight 'dense/kernel' has the norm 2.1 and the sum 0, but rank 0's 2 and 0",
         ),
-        (Standing(4, 32, [0.1], []), "it trains 0 weights, but rank 0 2"),
+        (FitState(4, 32, [0.1], []), "it trains 0 weights, but rank 0 2"),
     ):
         assert odd_one([standing(), other], starts=False) == (1, at + words)
 

@@ -35,7 +35,7 @@ _ALIKE: Final = (
 )
 
 
-class Standing(NamedTuple):
+class FitState(NamedTuple):
     """Where a rank is in a fit: as it starts, or when an epoch has ended.
 
     Attributes
@@ -148,18 +148,18 @@ class Agreement:
         """
         if not self._is_in_fit:
             return wants
-        standing = self._standing(model, epoch + 1)._replace(stops=wants)
+        standing = self._standing(model, epoch + 1, stops=wants)
         return any(each.stops for each in self._compare(standing, starts=False))
 
-    def _standing(self, model: Any, epoch: int) -> Standing:
+    def _standing(self, model: Any, epoch: int, *, stops: bool = False) -> FitState:
         from gridflow._keras.resume import state
 
         weights = state.sums(model) if self._compares else []
         rates = state.rates(model, flavour_of(model) or "keras")
-        return Standing(epoch, _updates(model), rates, weights)
+        return FitState(epoch, _updates(model), rates, weights, stops)
 
-    def _compare(self, mine: Standing, *, starts: bool) -> list[Standing]:
-        everyone = [Standing(*each) for each in self._gather(mine)]
+    def _compare(self, mine: FitState, *, starts: bool) -> list[FitState]:
+        everyone = [FitState(*each) for each in self._gather(mine)]
         odd, difference = odd_one(everyone, starts=starts)
         if odd == self._rank:
             raise GridflowError(
@@ -173,12 +173,12 @@ class Agreement:
         return [json.loads(each) for each in allgather.with_arrays(content, self._group.all_gather)]
 
 
-def odd_one(everyone: Sequence[Standing], *, starts: bool) -> tuple[int, str]:
+def odd_one(everyone: Sequence[FitState], *, starts: bool) -> tuple[int, str]:
     """Return a rank that differs from the others, and how; -1 if there is none.
 
     Parameters
     ----------
-    everyone : sequence of Standing
+    everyone : sequence of FitState
         By rank.
     starts : bool
         Whether the fit starts here, so that positions are compared, too.
@@ -194,7 +194,7 @@ def odd_one(everyone: Sequence[Standing], *, starts: bool) -> tuple[int, str]:
     return apart[0]
 
 
-def _difference(everyone: Sequence[Standing], rank: int, peer: int, *, starts: bool) -> str:
+def _difference(everyone: Sequence[FitState], rank: int, peer: int, *, starts: bool) -> str:
     mine, theirs = everyone[rank], everyone[peer]
     if starts and mine.place != theirs.place:
         return f"its fit starts at {mine.place}, but rank {peer}'s at {theirs.place}"
@@ -202,7 +202,7 @@ def _difference(everyone: Sequence[Standing], rank: int, peer: int, *, starts: b
     return words and f"at {mine.place}, {words}"
 
 
-def _of_models(mine: Standing, theirs: Standing, peer: int) -> str:
+def _of_models(mine: FitState, theirs: FitState, peer: int) -> str:
     if len(mine.weights) != len(theirs.weights):
         return f"it trains {len(mine.weights)} weights, but rank {peer} {len(theirs.weights)}"
     for rate, other in zip(mine.rates, theirs.rates, strict=False):
