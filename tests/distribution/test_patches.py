@@ -39,6 +39,53 @@ with strategy.scope():
 losses = model.fit(rows, epochs=2, steps_per_epoch=4, verbose=0).history["loss"]
 print("LOSSES", *losses)
 """
+#: Its tutorial of a loop, shorter: the first step creates what the optimizer keeps.
+LOOP = """
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+
+def rows_of(context):
+    size = context.get_per_replica_batch_size(16)
+    rows = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(size)
+
+with strategy.scope():
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Dense(8, "relu", kernel_regularizer="l2"), tf.keras.layers.Dense(1)]
+    model = tf.keras.Sequential(layers)
+    model.build((None, 4))
+    rows = strategy.distribute_datasets_from_function(rows_of)
+    optimizer = tf.keras.optimizers.RMSprop(0.01)
+    seen = tf.keras.metrics.MeanSquaredError()
+
+@tf.function
+def train(iterator):
+    def step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            found = model(x, training=True)
+            loss = tf.nn.compute_average_loss(tf.reduce_sum((found - y) ** 2, -1))
+            loss += tf.nn.scale_regularization_loss(tf.add_n(model.losses))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        seen.update_state(y, found)
+        return loss
+
+    losses = strategy.run(step, args=(next(iterator),))
+    return strategy.reduce("SUM", losses, axis=None)
+
+losses = []
+for _ in range(2):
+    iterator, total = iter(rows), 0.0
+    for _ in range(4):
+        total += float(train(iterator)) / 4
+    losses.append(total)
+assert np.isfinite(float(seen.result()))
+print("LOSSES", *losses)
+"""
 #: What a program finds of gridflow, and of the user's own start.
 LOOK = """
 import sys
@@ -55,9 +102,14 @@ def said(result, rank, word):
 
 
 @pytest.mark.slow
-def test_a_program_of_plain_tensorflow_trains_on_two_workers(tmp_path):
-    (tmp_path / "main.py").write_text(MAIN)
-    distributor = TensorflowDistributor(2, "command", **QUIET)
+@pytest.mark.parametrize(
+    ("program", "env"),
+    [(MAIN, {}), (LOOP, {}), (LOOP, {"TF_USE_LEGACY_KERAS": "1"})],
+    ids=["fit", "loop", "loop of tf_keras"],
+)
+def test_a_program_of_plain_tensorflow_trains_on_two_workers(program, env, tmp_path):
+    (tmp_path / "main.py").write_text(program)
+    distributor = TensorflowDistributor(2, "command", env=env, **QUIET)
     result = distributor.run([sys.executable, str(tmp_path / "main.py")])
     first, second = ([float(loss) for loss in said(result, rank, "LOSSES")] for rank in (0, 1))
     assert first == pytest.approx(second)

@@ -188,7 +188,9 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
             mine = tf.convert_to_tensor(mine, dtype)
             if mine.dtype in {tf.string, tf.resource, tf.variant}:
                 return mine
-            return tf.constant(self.exchange.of_chief(mine.numpy()), mine.dtype)
+            found = self.exchange.of_chief(mine.numpy())
+        # Not a tensor from outside of the function that may be traced here: it couldn't be lifted.
+        return functools.partial(tf.constant, found, mine.dtype) if callable(value) else found
 
     def variable_created_in_scope(self, v: Any) -> bool:
         """Return whether a variable is this strategy's."""

@@ -14,7 +14,6 @@ import tensorflow as tf
 from gridflow._keras import group, statistics
 from gridflow._keras.group import exchange
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.hooks import step_logs
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
@@ -189,6 +188,8 @@ def hook() -> Hook:
             return original(self, logs)
         averages.average()
         found = original(self, logs)
+        from gridflow._keras.patches.hooks import step_logs  # imports Keras 3
+
         # Those of a custom step are this rank's; metrics are of all ranks.
         return step_logs.mean_of(self.distribute_strategy, found) if found is logs else found
 
