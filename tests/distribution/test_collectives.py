@@ -163,6 +163,19 @@ def test_an_exchange_that_takes_too_long_fails_if_that_was_asked():
         distributor(timeout_seconds=2).run(stand_still)
 
 
+def return_early(ctx):
+    import tensorflow as tf
+
+    if ctx.rank == 0:
+        ctx.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+
+
+def test_nobody_waits_for_a_rank_that_has_returned():
+    with pytest.raises(GridflowError, match="rank 1 has returned from its function") as caught:
+        distributor().run(return_early)
+    assert "worker:0" in str(caught.value)
+
+
 def threads(ctx):
     import tensorflow as tf
 

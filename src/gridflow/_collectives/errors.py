@@ -6,6 +6,10 @@ from typing import Final
 
 _WORDS: Final = {
     "late": "rank {rank} did not come in time (CommunicationOptions(timeout_seconds=)).",
+    "left": (
+        "rank {rank} has returned from its function, so it takes part in no more sums: the ranks "
+        "are in different operations."
+    ),
     "gone": "connection closed by peer: rank {rank} has left the sum over all ranks.",
     "cut": (
         "the host of rank {rank} can't be reached: it hasn't answered for two minutes. It, or the "
@@ -30,7 +34,7 @@ class Missing(Exception):
     Parameters
     ----------
     rank : int
-    why : {'late', 'gone', 'cut'}
+    why : {'late', 'left', 'gone', 'cut'}
     is_told : bool, default False
         Whether another rank said so.
     """
@@ -39,7 +43,9 @@ class Missing(Exception):
         super().__init__(rank, why)
         self.rank, self.why, self.is_told = rank, why, is_told
 
-    def error(self) -> PeerGone | TimeoutError:
+    def error(self) -> PeerGone | RanksDiffer | TimeoutError:
         """Return the error for the user."""
         words = _WORDS[self.why].format(rank=self.rank)
+        if self.why == "left":
+            return RanksDiffer(words)
         return TimeoutError(words) if self.why == "late" else PeerGone(words)

@@ -189,6 +189,11 @@ class HostGroup:
         # The others add zeros.
         return self.all_reduce(everyone).view(mine.dtype).reshape(self._size, *mine.shape)
 
+    def leave(self) -> None:
+        """Tell the others that this rank takes part in no more sums: they would wait for it."""
+        with self._lock:
+            self._give_up(Missing(self._rank, "left"))
+
     # Small ones ----------------------------------------------------------------------------------
 
     def _sum_small(self, mine: Whole | Parts, out: np.ndarray[Any, Any]) -> None:

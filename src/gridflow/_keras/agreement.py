@@ -91,6 +91,11 @@ class Agreement:
         """
         self._group, self._is_told_in_steps = group, in_steps
 
+    def leave(self) -> None:
+        """Take part in nothing more: the function has returned."""
+        if self._group is not None:
+            self._group.leave()
+
     def begin(self, callbacks: Sequence[Any], initial_epoch: int) -> list[Any]:
         """Start a fit of all ranks; return the callbacks that aren't the chief's alone.
 

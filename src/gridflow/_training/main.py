@@ -117,6 +117,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     # The return value of a task without a rank, a server or an evaluator, isn't used.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
     runtime.close()
+    runtime.agreement.leave()
     if runtime.stream is not None and not runtime.facts.hands_out_steps:  # else the chief counts
         runtime.stream.give_up()
     _say_what_goes(work_dir)
