@@ -157,7 +157,7 @@ def data_service(
     """
     import tensorflow as tf
 
-    from gridflow._feed.dataset.source import is_mirrored
+    from gridflow._feed.dataset.source import own_part
     from gridflow._keras import data_service as reading
     from gridflow._spec.option_checks import START_TIMEOUT
     from gridflow._training.data_service import reachable
@@ -180,10 +180,7 @@ def data_service(
         atexit.register(_tell_accounts)
     account = reading.ServiceAccount()
     _accounts.append(account)
-    kept = account.kept(received)
-    if not is_mirrored(strategy):
-        return kept
-    return strategy.distribute_datasets_from_function(lambda _: kept)
+    return own_part(strategy, account.kept(received))
 
 
 def _tell_accounts() -> None:

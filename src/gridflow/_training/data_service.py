@@ -37,7 +37,7 @@ def distributed(
     """Return what the data workers make of a dataset; see `TrainingContext.data_service`."""
     boolean("shared", shared)
     service = reachable(dataset, sharding, job_name, compression, runtime.spec.start_timeout)
-    from gridflow._feed.dataset.source import is_mirrored
+    from gridflow._feed.dataset.source import own_part
     from gridflow._keras import data_service
 
     _say_what_isnt_exact(runtime, sharding, shared=shared)
@@ -53,11 +53,7 @@ def distributed(
         return data_service.untagged(received)
     account = data_service.ServiceAccount()
     runtime.accounts.append(account)
-    found = account.kept(received)
-    strategy = runtime.group
-    if not is_mirrored(strategy):
-        return found
-    return strategy.distribute_datasets_from_function(lambda _: found)
+    return own_part(runtime.group, account.kept(received))
 
 
 def _say_what_isnt_exact(runtime: TaskRuntime, sharding: Sharding, *, shared: bool) -> None:

@@ -53,7 +53,16 @@ if TYPE_CHECKING:
     from gridflow._feed.selection import Selection
     from gridflow._feed.store.reader import StreamReader
 
-__all__ = ["LOOK_SECONDS", "SOURCE", "Source", "chain", "is_mirrored", "shared", "source_of"]
+__all__ = [
+    "LOOK_SECONDS",
+    "SOURCE",
+    "Source",
+    "chain",
+    "is_mirrored",
+    "own_part",
+    "shared",
+    "source_of",
+]
 
 #: Attribute of a dataset with its source.
 SOURCE: Final = "gridflow_source"
@@ -223,6 +232,19 @@ def is_mirrored(strategy: Any) -> bool:
 
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     return isinstance(strategy, mirrored) and len(strategy.extended.worker_devices) > 1
+
+
+def own_part(strategy: Any, dataset: Any) -> Any:
+    """Return a dataset of this process's own batches in the form for the strategy's ``fit``.
+
+    A strategy of several replicas would take its part of each batch otherwise.
+    """
+    import tensorflow as tf
+
+    kinds = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not isinstance(strategy, kinds) or strategy.num_replicas_in_sync == 1:
+        return dataset
+    return strategy.distribute_datasets_from_function(lambda _: dataset)
 
 
 def shared(strategy: Any, source: S) -> S:
