@@ -74,7 +74,7 @@ def train(ctx):
 
 def test_values_are_the_same_whoever_exchanges_them():
     ours = distributor().run(train, data={"rows": ROWS})
-    theirs = distributor("ring").run(train, data={"rows": ROWS})
+    theirs = distributor("ring", bytes_per_pack=64).run(train, data={"rows": ROWS})
     for (weights, logs, found, eager, by_tensorflow), expected in zip(
         ours.values, theirs.values, strict=True
     ):

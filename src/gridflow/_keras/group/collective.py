@@ -15,7 +15,7 @@ from gridflow._keras.group.exchange import is_alone, wide, with_tensors
 from gridflow._keras.patches.private_parts import part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class CollectiveExchange:
@@ -27,10 +27,12 @@ class CollectiveExchange:
         TensorFlow's own, which has started its server.
     wire : tf.DType, optional
         The type in which gradients of float32 are exchanged. Default: their own.
+    most : int, default 0
+        Bytes that travel as one tensor; 0: any number.
     """
 
-    def __init__(self, strategy: Any, wire: Any = None) -> None:
-        self._wire = wire
+    def __init__(self, strategy: Any, wire: Any = None, most: int = 0) -> None:
+        self._wire, self._most = wire, most
         self._owner = strategy  # keeps the server
         (self._launcher,) = part(part(strategy.extended, "_cross_device_ops"), "_launchers")
         self.rank = int(part(strategy.extended, "_id_in_cluster"))
@@ -67,8 +69,7 @@ class CollectiveExchange:
             sent[place] = values[place] if rows is None or is_rows else _times(values[place], rows)
             if rows is not None and not is_rows and self._wire and place in dense:
                 sent[place] = tf.cast(sent[place], self._wire)
-        for kind in dict.fromkeys(sent[place].dtype for place in dense):
-            places = [place for place in dense if sent[place].dtype == kind]
+        for kind, places in self._packs({place: sent[place] for place in dense}):
             flat = tf.concat([tf.reshape(sent[place], [-1]) for place in places], 0)
             narrow = tf.cast(flat, tf.int32) if kind == tf.bool else flat
             total = self._launcher.all_reduce(narrow)
@@ -81,6 +82,20 @@ class CollectiveExchange:
         for place in sparse:
             found[place] = self._launcher.all_reduce_indexed_slices(sent[place])
         return found
+
+    def _packs(self, values: Mapping[int, Any]) -> Iterator[tuple[Any, list[int]]]:
+        """Yield types, and the places of values of that type that travel as one tensor."""
+        for kind in dict.fromkeys(each.dtype for each in values.values()):
+            pack, size = list[int](), 0
+            for place, each in values.items():
+                if each.dtype != kind:
+                    continue
+                more = (each.shape.num_elements() or 0) * kind.size
+                if pack and self._most and size + more > self._most:
+                    yield kind, pack
+                    pack, size = [], 0
+                pack, size = [*pack, place], size + more
+            yield kind, pack
 
     def concatenated(self, values: Any, axis: int = 0) -> Any:
         """Return the values of all ranks by rank, which may differ in size along an axis."""

@@ -60,7 +60,7 @@ def tensorflows(*args: Any, **kwargs: Any) -> Any:
     return own
 
 
-def through_tensorflow(own: Any, wire: Any = None) -> GroupStrategy:
+def through_tensorflow(own: Any, wire: Any = None, most: int = 0) -> GroupStrategy:
     """Return the strategy of a group that exchanges values as TensorFlow's strategy would.
 
     Parameters
@@ -69,8 +69,10 @@ def through_tensorflow(own: Any, wire: Any = None) -> GroupStrategy:
         TensorFlow's, with one device in each process.
     wire : tf.DType, optional
         The type in which gradients are exchanged.
+    most : int, default 0
+        Bytes that travel as one tensor; 0: any number.
     """
-    return GroupStrategy.of(CollectiveExchange(own, wire), own.cluster_resolver)
+    return GroupStrategy.of(CollectiveExchange(own, wire, most), own.cluster_resolver)
 
 
 def has_several_devices() -> bool:

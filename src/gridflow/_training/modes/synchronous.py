@@ -73,7 +73,9 @@ class Synchronous(Mode):
             theirs = self._tensorflows()
             if any(len(each) > 1 for each in everyone):
                 return theirs
-            strategy = programs.through_tensorflow(theirs, self._wire)
+            given = process.training.distribution.communication
+            most = 0 if given is None else given.bytes_per_pack
+            strategy = programs.through_tensorflow(theirs, self._wire, most)
         else:
             resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
             place = process.rank, process.num_workers
