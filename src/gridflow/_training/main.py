@@ -12,12 +12,13 @@ import gc
 import importlib
 import logging
 import os
+import re
 import sys
 import tempfile
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gridflow._spec import modules
 from gridflow._spec.cluster import Task
@@ -255,12 +256,20 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
+#: What a Python function has raised that TensorFlow called; the first line says only that.
+_IN_A_GRAPH: Final = re.compile(
+    r"^Graph execution error.*?^(\w+: [^\n]+)\s+^Traceback \(most recent call last\):",
+    re.MULTILINE | re.DOTALL,
+)
+
+
 def _summary(error: BaseException) -> str:
     try:
         text = str(error).strip()
     except BaseException:  # noqa: BLE001 (a __str__ of the user's may raise anything)
         text = "<exception str() failed>"  # as in Python's tracebacks
-    first = text.splitlines()[0] if text else ""
+    inside = _IN_A_GRAPH.search(text)
+    first = inside.group(1) if inside else text.splitlines()[0] if text else ""
     if _kind_of(error) == "environment":
         return first
     return f"the function raised {type(error).__name__}: {first}"
