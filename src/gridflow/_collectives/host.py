@@ -146,11 +146,13 @@ class HostGroup:
         """
         mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, told=self.told)
         total = self._sum(mine)
-        rank = mine.differs(total)
-        if rank is not None:
-            raise RanksDiffer(f"{_DIFFER.format(rank=rank)} Shapes here: {mine.describe()}.")
-        self.heard |= mine.told(total)
-        return mine.sums(total), mine.weights(total)
+        notes = mine.notes(total)
+        for rank, note in enumerate(notes):
+            if note.checksum != mine.checksum:
+                raise RanksDiffer(f"{_DIFFER.format(rank=rank)} Shapes here: {mine.describe()}.")
+        for note in notes:
+            self.heard |= note.flags
+        return mine.sums(total), [note.weight for note in notes]
 
     def tell(self) -> None:
         """Exchange nothing but what ranks tell each other. All must call it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,24 @@ if TYPE_CHECKING:
 
 #: TensorFlow takes arrays as they are that begin at a multiple of this.
 _ALIGNED_BYTES: Final = 64
-#: A note: the weight of a rank's numbers, flags, and a checksum of the shapes.
 _NOTE: Final = struct.Struct("<QBI")
+
+
+class Note(NamedTuple):
+    """What a rank tells the others beside its numbers.
+
+    Attributes
+    ----------
+    weight : int
+        How much they count.
+    flags : int
+    checksum : int
+        Of the shapes.
+    """
+
+    weight: int
+    flags: int
+    checksum: int
 
 
 class Whole:
@@ -81,8 +97,8 @@ class Parts:
         self._bounds = [0, *itertools.accumulate(-(-each // step) * step for each in lengths)]
         self.dtype, self.length = dtype, self._bounds[-1]
         self.nbytes = self.length * dtype.itemsize
-        self._checksum = zlib.crc32(repr(self._shapes).encode())
-        note = np.frombuffer(_NOTE.pack(weight or 0, told, self._checksum), np.uint8)
+        self.checksum = zlib.crc32(repr(self._shapes).encode())
+        note = np.frombuffer(_NOTE.pack(weight or 0, told, self.checksum), np.uint8)
         self._notes = np.zeros(lengths[0], dtype)
         self._notes[rank * _NOTE.size : (rank + 1) * _NOTE.size] = note
         self._share = 1.0
@@ -111,7 +127,7 @@ class Parts:
             return
         first = self._bounds[1]
         if start == 0:  # pieces are never as small as the notes
-            total = sum(self.weights(sums))
+            total = sum(note.weight for note in self.notes(sums))
             self._share = 1 / total if total else 0.0
         values = sums[max(first - start, 0) :]
         np.multiply(values, self.dtype.type(self._share), out=values)
@@ -127,26 +143,11 @@ class Parts:
             )
         ]
 
-    def weights(self, total: np.ndarray[Any, Any]) -> list[int]:
-        """Return the weights of all ranks."""
-        return [weight for weight, _, _ in self._all_notes(total)]
-
-    def told(self, total: np.ndarray[Any, Any]) -> int:
-        """Return the flags that any rank has told."""
-        found = 0
-        for _, flags, _ in self._all_notes(total):
-            found |= flags
-        return found
-
-    def differs(self, total: np.ndarray[Any, Any]) -> int | None:
-        """Return the first rank whose arrays have other shapes, or None."""
-        notes = enumerate(self._all_notes(total))
-        return next((rank for rank, (*_, known) in notes if known != self._checksum), None)
+    def notes(self, total: np.ndarray[Any, Any]) -> list[Note]:
+        """Return the notes of all ranks."""
+        content = total[: self._size * _NOTE.size].astype(np.uint8).tobytes()
+        return [Note(*each) for each in _NOTE.iter_unpack(content)]
 
     def describe(self) -> str:
         """Return the shapes in words."""
         return ", ".join(map(str, self._shapes))
-
-    def _all_notes(self, total: np.ndarray[Any, Any]) -> list[tuple[int, int, int]]:
-        content = total[: self._size * _NOTE.size].astype(np.uint8).tobytes()
-        return list(_NOTE.iter_unpack(content))

@@ -126,7 +126,7 @@ class Agreement:
 
         if self._is_in_fit:
             epoch = position.initial_epoch(model) or self._initial_epoch
-            self._compare(self._standing(model, int(epoch)), starts=True)
+            self._compare(self._state(model, int(epoch)), starts=True)
 
     def step_ended(self, *, wants: bool) -> bool:
         """Return whether all ranks stop after this step.
@@ -153,10 +153,10 @@ class Agreement:
         """
         if not self._is_in_fit:
             return wants
-        standing = self._standing(model, epoch + 1, stops=wants)
-        return any(each.stops for each in self._compare(standing, starts=False))
+        mine = self._state(model, epoch + 1, stops=wants)
+        return any(each.stops for each in self._compare(mine, starts=False))
 
-    def _standing(self, model: Any, epoch: int, *, stops: bool = False) -> FitState:
+    def _state(self, model: Any, epoch: int, *, stops: bool = False) -> FitState:
         from gridflow._keras.resume import state
 
         weights = state.sums(model) if self._compares else []

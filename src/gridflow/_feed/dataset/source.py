@@ -228,10 +228,14 @@ def source_of(dataset: object) -> Source | None:
 
 def is_mirrored(strategy: Any) -> bool:
     """Return whether several devices of a process share its batches."""
+    return _is_synchronous(strategy) and len(strategy.extended.worker_devices) > 1
+
+
+def _is_synchronous(strategy: Any) -> bool:
     import tensorflow as tf
 
-    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return isinstance(strategy, mirrored) and len(strategy.extended.worker_devices) > 1
+    kinds = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return isinstance(strategy, kinds)
 
 
 def own_part(strategy: Any, dataset: Any) -> Any:
@@ -239,10 +243,7 @@ def own_part(strategy: Any, dataset: Any) -> Any:
 
     A strategy of several replicas would take its part of each batch otherwise.
     """
-    import tensorflow as tf
-
-    kinds = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if not isinstance(strategy, kinds) or strategy.num_replicas_in_sync == 1:
+    if not _is_synchronous(strategy) or strategy.num_replicas_in_sync == 1:
         return dataset
     return strategy.distribute_datasets_from_function(lambda _: dataset)
 

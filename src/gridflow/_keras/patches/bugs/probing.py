@@ -1,4 +1,4 @@
-"""Tools for probes of Keras on TensorFlow: a graph with replicas, in which nothing runs.
+"""Tools for probes of Keras on TensorFlow: stand-ins, with which nothing runs.
 
 Running an operation would start TensorFlow's eager context, after which a
 MultiWorkerMirroredStrategy can't be created and devices can't be configured.
@@ -6,57 +6,17 @@ MultiWorkerMirroredStrategy can't be created and devices can't be configured.
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-#: Any number works if nothing else multiplies by its inverse.
-REPLICAS: Final = 3
-
-
-#: Name of the operations that represent sums over replicas.
-_ASKED: Final = "asked_other_replicas"
+    from collections.abc import Callable
 
 
 class StepMadeError(Exception):
     """Raised by a probe's step, because the code after it would run operations."""
-
-
-class _Extended(tf.distribute.StrategyExtended):  # type: ignore[misc]
-    def _use_merge_call(self) -> bool:
-        return False
-
-    def _replica_ctx_all_reduce(self, reduce_op: object, value: Any, options: object = None) -> Any:
-        del reduce_op, options
-        return tf.nest.map_structure(lambda each: tf.identity(each, name=_ASKED), value)
-
-    def _get_local_replica_id(self, replica_id: int) -> int:
-        return replica_id
-
-
-class _Strategy(tf.distribute.Strategy):  # type: ignore[misc]
-    num_replicas_in_sync = REPLICAS
-
-    def __init__(self) -> None:
-        super().__init__(_Extended(self))
-
-
-@contextlib.contextmanager
-def in_replica() -> Iterator[Any]:
-    """Enter one of several replicas; yield the graph that records the operations."""
-    strategy = _Strategy()
-    with (
-        tf.Graph().as_default() as graph,
-        strategy.scope(),
-        tf.distribute.ReplicaContext(strategy, 0),
-    ):
-        yield graph
 
 
 def waits_for(operation: Any, other: Any) -> bool:
@@ -70,23 +30,6 @@ def waits_for(operation: Any, other: Any) -> bool:
             seen.add(each)
             left += [*(tensor.op for tensor in each.inputs), *each.control_inputs]
     return False
-
-
-def times_asked(graph: Any) -> int:
-    """Return the number of sums over replicas in a graph."""
-    names = [operation.name.split("/")[-1] for operation in graph.get_operations()]
-    return sum(name.startswith(_ASKED) for name in names)
-
-
-def multiplies_by(graph: Any, factor: float) -> bool:
-    """Return whether an operation of a graph multiplies by a constant."""
-    found = [
-        tf.get_static_value(tensor)
-        for operation in graph.get_operations()
-        if operation.type == "Mul"
-        for tensor in operation.inputs
-    ]
-    return any(each is not None and np.all(np.isclose(each, factor)) for each in found)
 
 
 def model(**attributes: Any) -> Any:
