@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow import (
+    CommunicationOptions,
     Distribution,
     InvalidArgument,
     LocalLauncher,
@@ -19,13 +20,13 @@ ROWS["y"] = ROWS["x"] @ np.array([1.0, -2.0, 3.0, 0.5], "float32")
 BATCH, EPOCHS, WORKERS = 8, 3, 2
 
 
-def distributor(local_steps=None, **options):
+def distributor(local_steps=None, communication=None, **options):
     return TensorflowDistributor(
         WORKERS,
         launcher=LocalLauncher(),
         logs="none",
         progress=False,
-        distribution=Distribution(local_steps=local_steps),
+        distribution=Distribution(communication=communication, local_steps=local_steps),
         **options,
     )
 
@@ -166,6 +167,16 @@ def test_an_average_after_each_step_of_sgd_is_synchronous_training(no_leaks):
         np.testing.assert_allclose(got, wanted, atol=1e-6)
     for name, values in together["logs"].items():
         np.testing.assert_allclose(local["logs"][name], values, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_it_is_the_same_through_tensorflows_own_operations(no_leaks):
+    options = LocalSteps(sync_every=4)
+    ours = distributor(options).run(train, "sgd", data={"rows": ROWS}).value
+    ring = distributor(options, CommunicationOptions("ring"))
+    theirs = ring.run(train, "sgd", data={"rows": ROWS}).value
+    for got, wanted in zip(theirs["weights"], ours["weights"], strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
 @pytest.mark.slow

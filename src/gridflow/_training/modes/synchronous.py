@@ -70,8 +70,14 @@ class Synchronous(Mode):
         is_own = cpu.adds_up(process, everyone)
         process.agreement.join(members, in_steps=is_own)
         if not is_own:
+            have_several = any(len(each) > 1 for each in everyone)
+            if have_several and process.training.distribution.local_steps is not None:
+                raise InvalidArgument(
+                    "Distribution(local_steps=) needs a worker for each GPU (gpus=1), but some "
+                    "have several."
+                )
             theirs = self._tensorflows()
-            if any(len(each) > 1 for each in everyone):
+            if have_several:
                 return theirs
             given = process.training.distribution.communication
             most = 0 if given is None else given.bytes_per_pack
@@ -89,11 +95,6 @@ class Synchronous(Mode):
         from gridflow._keras.patches import private_parts
 
         given = self._process.training.distribution.communication
-        if self._process.training.distribution.local_steps is not None:
-            raise InvalidArgument(
-                "Distribution(local_steps=) needs a worker for each GPU (gpus=1), but some have "
-                "several."
-            )
         groups.await_first(self._process)
         strategy = programs.tensorflows(
             communication_options=None if given is None else given.to_tensorflow()
