@@ -12,7 +12,6 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gridflow._feed import allgather
 from gridflow._keras import own_callbacks
 from gridflow._keras.results import flavour_of
 from gridflow.errors import GridflowError
@@ -175,6 +174,8 @@ class Agreement:
     def _gather(self, value: Any) -> list[Any]:
         assert self._group is not None
         content = json.dumps(value).encode()
+        from gridflow._feed import allgather  # here: it brings libraries with threads
+
         return [json.loads(each) for each in allgather.with_arrays(content, self._group.all_gather)]
 
 
