@@ -85,7 +85,6 @@ EVENTS = {
     "leaving": lambda at: ev.AgentLeaving(at, 1, 1, "decommissioned"),
     "leaving in another launch": lambda at: ev.AgentLeaving(at, 7, 1, "decommissioned"),
     "slots came": lambda at: ev.SlotsCame(at, 1),
-    "can save": lambda at: heard(at, 1, reports.CanSave(5, generation=0)),
     "saved": lambda at: heard(at, 0, reports.Saved(generation=0)),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),
@@ -178,7 +177,6 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
         again.hears(rank, reports.Cleared(0))
     moves = reach(Phase.TRAINING)
     moves(ev.AgentLeaving, 1, 1, "decommissioned")
-    moves.hears(0, reports.CanSave(5, generation=0))
     moves.hears(0, reports.Saved(generation=0))
     assert seen == TRANSITIONS
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from ranks import run_job, skip_without
 
 import keras
-from gridflow._keras.agreement import FitState, odd_one
+from gridflow._collectives.host import HostGroup
+from gridflow._keras.agreement import Agreement, FitState, odd_one
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 
@@ -41,6 +45,45 @@ def test_a_rank_that_trains_another_model_is_told_from_the_others():
         (FitState(4, 32, [0.1], []), "it trains 0 weights, but rank 0 2"),
     ):
         assert odd_one([standing(), other], starts=False) == (1, at + words)
+
+
+@pytest.mark.parametrize("in_steps", [True, False])
+def test_a_checkpoint_that_one_rank_is_asked_for_is_made_by_all_after_the_same_step(in_steps):
+    links = socket.socketpair()
+
+    def steps_of(rank):
+        group = HostGroup([0, 1], rank, 2, {1 - rank: links[rank]})
+        agreement = Agreement(rank)
+        agreement.join(group, in_steps=in_steps)
+        made = []
+        for fit in range(2):
+            agreement.begin([], 0)
+            for step in range(4):
+                if (rank, fit, step) in {(1, 0, 1), (1, 0, 3)}:
+                    agreement.ask(stays=step == 1)
+                group.add_up([np.ones(3, "float32")], dtype=np.dtype("float32"), weight=1)
+                agreement.step_ended(wants=False)
+                if agreement.saves:
+                    made.append((fit, step, agreement.take_request()))
+            agreement.end()
+            assert not agreement.saves, "one rank's own fit makes none for all"
+        return made
+
+    with ThreadPoolExecutor() as pool, links[0], links[1]:
+        first, second = pool.map(steps_of, range(2))
+    at = 2 if in_steps else 1  # with the gradients of the next step, or by itself
+    late = (1, 0) if in_steps else (0, 3)  # no step of that fit was left to tell the others
+    assert first == second == [(0, at, (True, True)), (*late, (True, False))]
+
+
+def test_a_rank_that_trains_alone_saves_when_it_is_asked():
+    agreement = Agreement(0)
+    assert not agreement.saves
+    assert agreement.take_request() == (False, False)
+    agreement.ask(stays=True)
+    assert agreement.saves
+    assert agreement.take_request() == (True, True)
+    assert agreement.take_request() == (False, False)
 
 
 def train(ctx):

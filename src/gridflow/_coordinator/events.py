@@ -51,7 +51,6 @@ OfTask: TypeAlias = (
     | reports.Joined
     | reports.Cleared
     | reports.Stack
-    | reports.CanSave
     | reports.Saved
 )
 #: The same for an agent's reports about itself.

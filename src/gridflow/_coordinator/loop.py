@@ -30,7 +30,6 @@ from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stream_control import StreamControl
 from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
-from gridflow._spec import strategies
 from gridflow._spec.backends import needed
 from gridflow._spec.data_service import DataServiceUse
 from gridflow._spec.place import Place
@@ -107,7 +106,6 @@ class JobRun:
             needs=needed(training.backend, training.strategy),
             environment=describe(),
             start_timeout=spec.start_timeout,
-            saves_together=strategies.of(training.strategy).exchanges_gradients,
         )
         self._latest: CommittedCheckpoint | None = None
         self._resumed: dict[int, Place] = {}

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Final
 
 from gridflow._coordinator import events as ev
 from gridflow._coordinator.alarms import Alarms
-from gridflow._coordinator.checkpoint_barrier import CheckpointBarrier
 from gridflow._coordinator.environments import environment_failures
 from gridflow._coordinator.lost_agents import LostAgents
 from gridflow._coordinator.member import Member
@@ -88,8 +87,6 @@ class JobMachine:
         Packages that every task must have.
     environment : mapping of str to str, optional
         The driver's versions. Default: only gridflow's.
-    saves_together : bool, default False
-        Whether a checkpoint needs all ranks; otherwise the first one makes it.
     """
 
     def __init__(
@@ -101,7 +98,6 @@ class JobMachine:
         start_timeout: float = START_TIMEOUT,
         needs: Sequence[str] = ("tensorflow",),
         environment: Mapping[str, str] | None = None,
-        saves_together: bool = False,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
@@ -115,12 +111,13 @@ class JobMachine:
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
         trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
-        self._savers = trains if saves_together else trains[:1]
+        self._chief = trains[:1]
         self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
         self._evaluators = tuple(
             rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
         )
-        self._saving: CheckpointBarrier | None = None
+        #: Whether the group moves once it has made the checkpoint that it was asked for.
+        self._saves_to_move: bool | None = None
         self._become([Member() for _ in self.tasks])
         self._since, self._deadline = 0.0, 0.0
         self._generation_began = 0.0
@@ -204,8 +201,9 @@ class JobMachine:
                 member.together = report.together
                 self._steps.stepped(rank)
                 return []
-            case reports.CanSave() | reports.Saved():
-                return self._saving_goes_on(at, rank, report)
+            case reports.Saved():
+                moves = self._saves_to_move and self.phase is Phase.TRAINING
+                return self._move(at) if moves else []
             case reports.Failed(failure):
                 return self._task_failed(at, rank, failure)
             case reports.Ready():
@@ -268,24 +266,13 @@ class JobMachine:
         member.leaving = detail
         if self.phase in {Phase.GATHERING, Phase.STARTING} and self._may_move():
             return self._move(at)
-        if self.phase is not Phase.TRAINING or self._saving is not None:
+        if self.phase is not Phase.TRAINING or self._saves_to_move is not None:
             return []
-        stays = self._may_move()
-        patience = self.deadlines.heartbeat
-        self._saving = CheckpointBarrier(self._savers, self.generation, patience, stays)
-        then = "moves" if stays else "continues while it can (max_preemptions allows no move)"
+        moves = self._saves_to_move = self._may_move()
+        then = "moves" if moves else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
-        return [ev.Say(words), *self._saving.tick(at)]
-
-    def _saving_goes_on(
-        self, at: float, rank: int, report: reports.CanSave | reports.Saved
-    ) -> list[ev.Instruction]:
-        saving = self._saving
-        if saving is None or self.phase is not Phase.TRAINING:
-            return []
-        if isinstance(report, reports.CanSave):
-            return saving.answered(at, rank, report.step)
-        return self._move(at) if saving.stays else []
+        # It tells the other ranks in its next step, so that all save after the same one.
+        return [ev.Say(words), ev.Send(commands.AskToSave(self.generation, moves), self._chief)]
 
     def _may_move(self) -> bool:
         return self.policy.restart([*self._causes(), self._preemption()])
@@ -423,7 +410,7 @@ class JobMachine:
 
         Counters are kept from here on, so that the cost of an event doesn't grow with the group.
         """
-        self._members, self._saving = members, None
+        self._members, self._saves_to_move = members, None
         everyone = range(len(members))
         self._unregistered = {rank for rank in everyone if not members[rank].agent}
         self._unready, self._unfinished = set(everyone), set(everyone)
@@ -510,9 +497,7 @@ class JobMachine:
             case Phase.GATHERING | Phase.STARTING:
                 return self._notice_silent(at)
             case Phase.TRAINING:
-                asked = [] if self._saving is None else self._saving.tick(at)
-                late = self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
-                return asked + late
+                return self._notice_silent(at) or self._check_up(at) or self._check_steps(at)
             case Phase.EVALUATING:
                 return self._check_evaluation(at)
             case Phase.CLEARING if at > self._deadline:

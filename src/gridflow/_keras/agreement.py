@@ -3,7 +3,7 @@
 Ranks that start from different states, or whose weights or learning rate something has changed on
 one of them alone, would average gradients of different models. A rank that stops alone would leave
 the others in a step that never ends. So ranks compare their models as a fit starts and at the end
-of each epoch, and tell each other in each step whether they want to stop.
+of each epoch, and tell each other in each step whether they want to stop, or to save.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from gridflow._collectives.host import HostGroup
 
-#: The flag of a rank that wants to stop.
+#: The flags: a rank wants to stop, or was told to save, or to save and make no step after it.
 _STOP: Final = 1
+_SAVE: Final = 2
+_STAY: Final = 4
 #: How far numbers of two ranks may be apart: their processors may round differently in each step.
 _TOLERANCE: Final = 1e-3
 #: The same for weights that are almost zero.
@@ -78,6 +80,7 @@ class Agreement:
         self._group: HostGroup | None = None
         self._is_told_in_steps = self._is_in_fit = False
         self._initial_epoch = 0
+        self._asked = 0
 
     def join(self, group: HostGroup, *, in_steps: bool) -> None:
         """Agree with the ranks of a group from now on.
@@ -103,7 +106,7 @@ class Agreement:
         self._initial_epoch = initial_epoch
         if self._group is None:
             return list(callbacks)
-        self._group.told = self._group.heard = 0
+        self._group.told, self._group.heard = self._asked, 0
         paths = own_callbacks.paths_of(callbacks)
         taken, *_ = self._gather(paths)
         self._is_in_fit = True
@@ -137,10 +140,43 @@ class Agreement:
         """
         if self._group is None or not self._is_in_fit:
             return wants
-        self._group.told |= _STOP * wants
+        self._group.told |= self._asked | _STOP * wants
         if not self._is_told_in_steps:
             self._group.tell()
         return bool(self._group.heard & _STOP)
+
+    def ask(self, *, stays: bool) -> None:
+        """Ask for a checkpoint of all ranks, from the thread that hears the driver.
+
+        It is made after a step of the fit that runs, or of the next one that makes checkpoints.
+
+        Parameters
+        ----------
+        stays : bool
+            Whether no rank makes another step after it.
+        """
+        self._asked = _SAVE | _STAY * stays
+
+    @property
+    def saves(self) -> bool:
+        """Whether all ranks make a checkpoint now, as one was asked for."""
+        return bool(self._flags & _SAVE)
+
+    @property
+    def _flags(self) -> int:
+        if self._group is None:
+            return self._asked
+        return self._group.heard if self._is_in_fit else 0
+
+    def take_request(self) -> tuple[bool, bool]:
+        """Return whether the checkpoint that is made was asked for, and whether all stay then."""
+        flags = self._flags
+        if flags & _SAVE:
+            self._asked = 0
+            if self._group is not None:
+                self._group.told &= _STOP
+                self._group.heard &= _STOP
+        return bool(flags & _SAVE), bool(flags & _STAY)
 
     def epoch_ended(self, model: Any, epoch: int, *, wants: bool) -> bool:
         """Compare the models at the end of an epoch; return whether all ranks stop.

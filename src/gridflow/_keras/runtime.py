@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
-    from gridflow._keras.resume.pause import Pause
     from gridflow._keras.resume.writer import Writer
     from gridflow._spec.option_groups import TrainingOptions
     from gridflow._spec.place import Place
@@ -81,10 +80,6 @@ class Runtime(Protocol):
     @property
     def tensorboard_dir(self) -> Path | None:
         """Folder for TensorBoard's event files, or None."""
-
-    @property
-    def pause(self) -> Pause:
-        """Whether a checkpoint is requested while training runs, and after which step."""
 
     @property
     def writer(self) -> Writer:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.due import Due
-from gridflow._keras.resume.pause import Pause
 from gridflow._keras.resume.writer import Writer
 from gridflow._training import leftovers, modes
 from gridflow._training.process import TaskProcess
@@ -56,10 +56,9 @@ class TaskRuntime(TaskProcess):
         self._told_at = 0.0
         self._has_hurried = False
         self.due = inbox.due = Due(channel.send, self.spec.deadlines.step)
-        self.pause = Pause()
         self.writer = Writer()
-        inbox.listen(commands.AskToSave, lambda _: self._asked_to_save())
-        inbox.listen(commands.SaveAfter, lambda told: self.pause.agree(told.step, stays=told.stays))
+        if not self.facts.hands_out_steps:  # of which some are always in progress
+            inbox.listen(commands.AskToSave, lambda told: self.agreement.ask(stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.mode = modes.mode_of(self)
 
@@ -137,15 +136,9 @@ class TaskRuntime(TaskProcess):
             self.channel.send(reports.Saved())
 
     def rest(self) -> None:
-        """If the driver wants no further steps, wait until it ends this process."""
-        if self.pause.stays:
-            self.close()
-            self.pause.stay()
-
-    def _asked_to_save(self) -> None:
-        # Where a chief schedules steps, some are always in progress.
-        cannot = self.saves_sections or self.facts.hands_out_steps
-        self.channel.send(reports.CanSave(None if cannot else self.pause.ask()))
+        """Make no further step: wait until the driver ends this process."""
+        self.close()
+        threading.Event().wait()
 
     def close(self) -> None:
         """Report that no further steps will follow."""

@@ -154,28 +154,19 @@ class Replace(Command):
 
 @dataclass(frozen=True)
 class AskToSave(Command):
-    """A task of the group will be preempted: stop at the end of a step, and report which."""
+    """A task of the group will be preempted: make a checkpoint at the end of a step.
 
-    kind: ClassVar[str] = "ask_to_save"
-    generation: int
-
-
-@dataclass(frozen=True)
-class SaveAfter(Command):
-    """Make a checkpoint at the end of a step, the same on all ranks.
+    The rank that hears it tells the others in the next step.
 
     Attributes
     ----------
     generation : int
-    step : int or None
-        Counted over all fits; None: go on without a checkpoint.
     stays : bool
-        Whether to stop after it.
+        Whether no rank makes another step after it.
     """
 
-    kind: ClassVar[str] = "save_after"
+    kind: ClassVar[str] = "ask_to_save"
     generation: int
-    step: int | None
     stays: bool
 
 
@@ -202,7 +193,7 @@ class Met(Command):
 
 
 #: Commands about what the ranks of a generation do together.
-AMONG_RANKS: Final = (AskToSave, SaveAfter, Met)
+AMONG_RANKS: Final = (AskToSave, Met)
 
 
 @dataclass(frozen=True)

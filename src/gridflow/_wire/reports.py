@@ -326,17 +326,6 @@ class Evaluated(OfTraining):
 
 
 @dataclass(frozen=True)
-class CanSave(OfTraining):
-    """The step after which a checkpoint can be made, counted over all fits.
-
-    None: no fit that can save between two steps is running.
-    """
-
-    kind: ClassVar[str] = "can_save"
-    step: int | None
-
-
-@dataclass(frozen=True)
 class Saved(OfTraining):
     """The driver has the checkpoint that it asked for, or the chief has none to send."""
 
@@ -384,7 +373,6 @@ RELAYED: Final = (
         Pulled,
         DataServed,
         Evaluated,
-        CanSave,
         Saved,
         NotFinite,
         Stack,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gridflow._keras.agreement import Agreement
 from gridflow._keras.due import Due
-from gridflow._keras.resume.pause import Pause
 from gridflow._keras.resume.writer import Writer
 from gridflow._spec.option_groups import TrainingOptions
 
@@ -51,7 +50,6 @@ class Life:
         self.trains_together: bool = ctx.num_workers > 1
         self.due = Due(lambda _: None, None)
         self.agreement = Agreement(ctx.rank)
-        self.pause = Pause()
         self.writer = Writer()
         # The second process must find the last checkpoint of the first, not one of its own.
         every = 1 if resume_from is None else None

@@ -147,8 +147,6 @@ class CheckpointAndResume(NeutralCallback):
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
         self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
-        self._is_asked = False
-        self._runtime.pause.begin(saves=self._fit >= self._awaited)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Begin the epoch without the other callbacks if need be."""
@@ -180,15 +178,13 @@ class CheckpointAndResume(NeutralCallback):
             now = [counter.pending for counter in self._runtime.epoch_counters]
             before = self._pending + now[len(self._pending) :]
             self._drawn = [old != new for old, new in zip(before, now, strict=True)]
-        is_asked = self._runtime.pause.step_ended()
         every = self._runtime.training.checkpoint_every
         steps = self.params.get("steps") or incremental.known_steps(self._data)
         # The last step's checkpoint is written at the epoch's end: no step would be left to resume.
         is_last = steps is not None and batch + 1 >= steps
-        if is_last:
-            self._is_asked = is_asked
-        elif is_asked or (every is not None and self._since >= every):
-            self._due = functools.partial(self._save_step, batch + 1, is_asked=is_asked)
+        is_due = every is not None and self._since >= every
+        if not is_last and (is_due or self._runtime.agreement.saves):
+            self._due = functools.partial(self._save_step, batch + 1)
             if self._all is None:
                 self.settle()
 
@@ -205,11 +201,9 @@ class CheckpointAndResume(NeutralCallback):
         if due is not None:
             due()
 
-    def _save_step(self, step: int, *, is_asked: bool) -> None:
-        if self.model.stop_training:  # the epoch ends here
-            self._is_asked = is_asked
-        else:
-            self._save(self._epoch, step, is_asked=is_asked)
+    def _save_step(self, step: int) -> None:
+        if not self.model.stop_training:  # otherwise the epoch ends here
+            self._save(self._epoch, step)
 
     def _save_epoch(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
         for name, value in numbers(logs).items():
@@ -219,13 +213,12 @@ class CheckpointAndResume(NeutralCallback):
         self._step = 0
         # A death between here and the fit's end must not make it go on.
         self._is_finished = self._all is not None and self._is_early(epoch)
-        self._save(epoch + 1, 0, finished=self._is_finished, is_asked=self._is_asked)
+        self._save(epoch + 1, 0, finished=self._is_finished)
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Record that this fit is over, if it ends before its last epoch."""
         del logs
-        self._runtime.pause.end()
         if self._resumed is not None:
             self._restore_history(self._resumed)
         elif self._epoch + 1 < int(self.params.get("epochs") or 0) and not self._is_finished:
@@ -314,18 +307,20 @@ class CheckpointAndResume(NeutralCallback):
         *,
         finished: bool = False,
         at_section: bool = False,
-        is_asked: bool = False,
     ) -> None:
-        self._since, self._is_asked = 0, False
+        self._since = 0
         if self._fit < self._awaited or self._runtime.saves_sections != at_section:
             return
+        is_asked = stays = False
+        if not at_section:
+            is_asked, stays = self._runtime.agreement.take_request()
         place = Place(self._fit, epoch, step)
         self._writer.wait()  # one at a time: each holds a copy of all variables
         self._runtime.mark(place)
         statistics.synchronise(self.model)
         entries = state.collect(self.model, self.flavour, metrics=step > 0)
         if not self._runtime.is_chief:
-            if is_asked:
+            if stays:
                 self._runtime.rest()
             return
         now = self._remember()
@@ -360,7 +355,7 @@ class CheckpointAndResume(NeutralCallback):
         self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
         if at_section:  # the stream's state is valid now, but not once the next section has started
             self._writer.wait()
-        if is_asked:
+        if stays:
             self._writer.wait()
             self._runtime.rest()
 
