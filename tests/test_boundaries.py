@@ -31,9 +31,7 @@ NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
 NAMED = {
     "_agent/environment.py": "versions of packages, by their names",
     "_agent/forkserver/client.py": "'command' is a field of a request",
-    "_agent/forkserver/server.py": "what is imported beside a package",
     "_coordinator/console.py": "'none' is a value of logs=",
-    "_coordinator/environments.py": "titles of packages",
     "_feed/ingest/files/tfrecords.py": "'none' is a compression",
     "_keras/patches/private_parts.py": "packages with private parts",
     "_keras/group/own_steps.py": "the package that a class is from",

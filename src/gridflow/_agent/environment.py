@@ -9,6 +9,8 @@ import socket
 import sys
 from typing import Final
 
+from gridflow._spec.backends import BACKENDS
+
 #: TensorFlow has several package names, which install the same module.
 _TENSORFLOW_PACKAGES: Final = (
     "tensorflow",
@@ -28,8 +30,7 @@ def describe() -> dict[str, str]:
         "gridflow": importlib.metadata.version("gridflow"),
         "tensorflow": _version("tensorflow", _TENSORFLOW_PACKAGES),
         "keras": _version("keras", ("keras", "keras-nightly")),
-        "jax": _version("jax", ("jax",)),
-        "torch": _version("torch", ("torch",)),
+        **{name: _version(name, (name,)) for name in BACKENDS if name != "tensorflow"},
     }
 
 

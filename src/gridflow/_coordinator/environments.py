@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec import backends
 from gridflow._wire.failures import TaskFailure
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from gridflow._spec.cluster import Task
 
-_TITLES: Final = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch", "keras": "Keras"}
+_TITLES: Final = {"keras": "Keras", **{n: backends.of(n).title for n in backends.BACKENDS}}
 _CURE: Final = (
     "ship one environment with spark.archives ('gridflow env pack' makes it), or install the same "
     "versions everywhere"

@@ -143,7 +143,7 @@ def array_decoder(
 
     def decode(x: Any, *others: Any) -> Any:
         def all_of(contents: Any) -> Any:
-            is_array = isinstance(contents, np.ndarray)  # under JAX and torch
+            is_array = isinstance(contents, np.ndarray)  # from a PyDataset
             return of_arrays(contents) if is_array else of_tensors(contents)
 
         return _replaced(x, others, key, all_of)

@@ -1,4 +1,4 @@
-"""The rows of ``run(data=…)`` as batches of numpy arrays, for Keras 3 on JAX and torch.
+"""The rows of ``run(data=…)`` as batches of numpy arrays, for Keras 3 on other backends.
 
 Keras 3 supports ``PyDataset`` on all of its backends, and asks it for batches by number. Batches
 are read sequentially, whatever the number, in the order of the epoch's plan
@@ -236,7 +236,7 @@ def make(
     Raises
     ------
     SchemaError
-        A column holds text or bytes, which JAX and torch don't support.
+        A column holds text or bytes, which this backend doesn't support.
     """
     selection = select(reader.specs, features, label, sample_weight, reader.dataset)
     for tensor in selection.tensors:

@@ -68,7 +68,7 @@ def flavour_of(value: object, kind: str = "Model") -> str | None:
 
 
 def is_tensorflow(model: Any) -> bool:
-    """Return whether TensorFlow trains a model, not JAX or torch."""
+    """Return whether TensorFlow trains a model, not another backend."""
     return hasattr(model, "distribute_strategy")
 
 
@@ -188,7 +188,7 @@ def unpack(
 def _is_of(group: Any, model: Any) -> bool:
     """Return whether all ranks have trained this model together.
 
-    A model created outside the strategy's scope is the rank's own. Under JAX and torch a group
+    A model created outside the strategy's scope is the rank's own. On other backends a group
     applies to the whole process.
     """
     return group is not None and getattr(model, "distribute_strategy", group) is group

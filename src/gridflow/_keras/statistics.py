@@ -77,7 +77,7 @@ def synchronise(model: Any) -> int:
 def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
     """Return each rank's equal share of the state of metrics, if each rank has its own state.
 
-    This is the case with torch, where metrics are summed at the end of an epoch. All ranks must
+    This is the case where metrics are summed at the end of an epoch. All ranks must
     call it. Empty on other backends, where the state is the same on all ranks.
     """
     average = None if is_tensorflow(model) else registry.hooks_of("keras").averaging()

@@ -163,8 +163,8 @@ def check_shared_gpus(
     if not backends.of(backend).shares_gpus:
         raise InvalidArgument(
             f"on {backend}, the workers of one model can't share a GPU, as NCCL refuses it; got "
-            f"{given}. Use gpus=1, or the backends 'tensorflow' and 'torch', which exchange values "
-            "another way then."
+            f"{given}. Use gpus=1, or the backends {backends.sharing_gpus()}, which exchange "
+            "values another way then."
         )
     communication = distribution.communication
     if communication is not None and communication.implementation == "nccl":

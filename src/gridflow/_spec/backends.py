@@ -1,7 +1,7 @@
 """Keras 3's backends TensorFlow, JAX and torch, and what each of them can do. Pure.
 
 Other code asks this table and never compares names. A new backend is an entry of this table, a
-module of `gridflow._training.groups` and one of `gridflow._keras.patches.bugs`.
+module of `gridflow._training.groups`, and one of `gridflow._keras.patches.bugs` and ``hooks`` each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,15 @@ class BackendFacts:
     Attributes
     ----------
     name : str
+        As Keras calls it: the package.
+    title : str
+        As its documentation calls it.
     packages : tuple of str
         What the tasks import.
+    patches : str
+        The module of Keras's patches, and that of its hooks.
+    imported_with : tuple of str
+        What else a process imports that trains with it.
     is_always_needed : bool
         Whether they also import it under a strategy that doesn't need it.
     mode : str or None
@@ -57,7 +64,10 @@ class BackendFacts:
     """
 
     name: Backend
+    title: str
     packages: tuple[str, ...]
+    patches: str
+    imported_with: tuple[str, ...] = ()
     is_always_needed: bool = True
     mode: str | None = "neutral"
     strategies: tuple[str, ...] = _COMMON_STRATEGIES
@@ -73,7 +83,16 @@ class BackendFacts:
 _FACTS: Final = (
     BackendFacts(
         "tensorflow",
+        "TensorFlow",
         ("tensorflow",),
+        "keras3",
+        imported_with=(
+            "h5py",
+            "gridflow._keras.callbacks",
+            "gridflow._keras.resume.callback",
+            "gridflow._keras.runtime",
+            "gridflow._training.modes.synchronous",
+        ),
         is_always_needed=False,
         mode=None,
         strategies=strategies.STRATEGIES,
@@ -89,7 +108,9 @@ _FACTS: Final = (
     ),
     BackendFacts(
         "jax",
+        "JAX",
         ("jax", "keras"),
+        "jax",
         shares_gpus=False,
         compiles_each_size=True,
         export_packages={
@@ -100,7 +121,9 @@ _FACTS: Final = (
     ),
     BackendFacts(
         "torch",
+        "torch",
         ("torch", "keras"),
+        "torch",
         has_random_state=True,
         export_packages={
             "saved_model": ("tensorflow", "torch_xla"),
@@ -156,6 +179,11 @@ def check(
             f"backend={backend!r} supports only the roles {' and '.join(facts.roles)}; got "
             f"{', '.join(idle)}. Leave that role out, or use backend='tensorflow'."
         )
+
+
+def sharing_gpus() -> str:
+    """Name the backends whose ranks may share a GPU, for a message."""
+    return " and ".join(repr(facts.name) for facts in _FACTS if facts.shares_gpus)
 
 
 def needed(backend: str, strategy: str) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ _APART: Final = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"
     r"|different collective operations"
     r"|Inconsistent output shapes, got"
-    r"|Is there a distributed collective mismatch",  # Gloo, for JAX and torch
+    r"|Is there a distributed collective mismatch",  # Gloo
     re.IGNORECASE,
 )
 _APART_HINT: Final = (

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.backends import BACKENDS
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ FOLDER: Final = "environment"
 _LEFT_OUT: Final = re.compile(r"(test|idlelib|turtledemo|ensurepip|config-.*|site-packages)$")
 #: Packages that each executor needs, with any backend.
 _NEEDED: Final = ("gridflow", "pyarrow", "cloudpickle")
-_BACKENDS: Final = ("tensorflow", "jax", "torch")
 _SHEBANG: Final = re.compile(rb"#!([^\n]*/)?(python[\d.]*)([^\n]*)\n")
 #: Import hooks with which setuptools installs a package from some clones.
 _HOOKS: Final = "__editable___*_finder.py"
@@ -101,7 +101,7 @@ def look_at(prefix: Path) -> Facts:
         If `prefix` isn't a virtual environment.
     """
     python = prefix / "bin" / "python"
-    code = _FACTS % ([*_NEEDED, *_BACKENDS],)
+    code = _FACTS % ([*_NEEDED, *BACKENDS],)
     try:
         words = [str(python), "-I", "-c", code]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -120,8 +120,8 @@ def look_at(prefix: Path) -> Facts:
 def lacks(facts: Facts) -> list[str]:
     """Return warnings about packages that executors will miss in the archive."""
     missing = [name for name in _NEEDED if name not in facts.there]
-    if not set(_BACKENDS).intersection(facts.there):
-        missing.append("tensorflow (or jax, torch)")
+    if not set(BACKENDS).intersection(facts.there):
+        missing.append(f"{BACKENDS[0]} (or {', '.join(BACKENDS[1:])})")
     found = [f"{facts.prefix} has no {name}, which the executors need" for name in missing]
     hooks = {hook.name for folder in facts.packages for hook in Path(folder).glob(_HOOKS)}
     return found + [

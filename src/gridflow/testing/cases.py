@@ -85,7 +85,7 @@ class Lab:
     keras : module
         ``keras`` or ``tf_keras``.
     strategy : tf.distribute.Strategy
-        With JAX and torch, an object with the same ``scope`` and ``num_replicas_in_sync``.
+        On other backends, an object with the same ``scope`` and ``num_replicas_in_sync``.
     """
 
     def __init__(self, keras: Any, strategy: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
+from gridflow._spec import backends
 from gridflow.testing import asynchronous, batch_cases, uneven, weighted
 from gridflow.testing.cases import (
     MODELS,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Keras 3 and tf_keras on TensorFlow, then Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")
-BACKENDS: Final = ("jax", "torch")
+BACKENDS: Final = backends.BACKENDS[1:]
 #: The GPU's memory of a replica that shares it with another one in its process.
 _SPLIT_GPU_MIB: Final = 2048
 
@@ -49,7 +50,8 @@ def column(
     ----------
     ctx : TrainingContext
         Its data are `rows` for this number of workers; each rank reads a contiguous share in order.
-    flavour : {"keras", "tf_keras", "jax", "torch"}
+    flavour : str
+        One of `FLAVOURS` or `BACKENDS`.
     replicas : int
         Replicas in this process: logical CPU devices for ``mirrored``.
     shared : str

@@ -80,7 +80,8 @@ def run_plain(
 
     Parameters
     ----------
-    flavour : {"keras", "tf_keras", "jax", "torch"}
+    flavour : str
+        Of Keras on TensorFlow, or another backend of Keras 3.
     directory : Path
         Where to write a temporary file.
     in_full, models, steps, weights, data_cases

@@ -69,7 +69,8 @@ def compare(
         The results of `gridflow.testing.columns.column`, one per rank.
     expected : dict
         The results of `gridflow.testing.columns.plain`.
-    flavour : {"keras", "tf_keras", "jax", "torch"}
+    flavour : str
+        Of Keras on TensorFlow, or another backend of Keras 3.
     replicas : int
         Total number of replicas over all ranks.
     """

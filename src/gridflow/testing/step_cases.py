@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.backends import BACKENDS
 from gridflow.testing.cases import BATCH, EPOCHS, STEPS, CaseResult, dataset, natural_rows, trained
 
 if TYPE_CHECKING:
@@ -26,11 +27,10 @@ STEP_CASES: Final = (
     "loss function",
     "steps_per_epoch",
 )
-#: Unsupported cases; ``train_step`` has another signature with each backend.
+#: Unsupported cases; the signature of ``train_step`` depends on the backend.
 _LACKS: Final = {
     "tf_keras": ("gradient accumulation",),
-    "jax": ("own train_step",),
-    "torch": ("own train_step",),
+    **dict.fromkeys(BACKENDS[1:], ("own train_step",)),
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gridflow._keras.patches import private_parts
+from gridflow._spec.backends import BACKENDS
 
 _TASKS: Final = Path("/proc/self/task")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -41,9 +42,10 @@ def why_not(survivors: set[int]) -> str | None:
 
 
 def _initialized() -> str | None:
-    cuda: Any = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda.is_initialized():
-        return "torch uses CUDA already"
+    for backend in BACKENDS:
+        cuda: Any = sys.modules.get(f"{backend}.cuda")
+        if cuda is not None and cuda.is_initialized():
+            return f"{backend} uses CUDA already"
     return private_parts.is_started()
 
 

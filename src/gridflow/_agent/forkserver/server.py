@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.forkserver import child, memory, messages, safety
 from gridflow._agent.procfs import began
+from gridflow._spec import backends
+from gridflow._spec.backends import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,37 +43,12 @@ _LIGHT: Final = (
     "gridflow._keras.results",
     "cloudpickle",
 )
-#: What is imported together with a package.
+#: What is imported together with a backend of Keras.
 _FEED: Final = (
     "gridflow._feed.normalize",
     "gridflow._feed.store",
     "gridflow._feed.dataset.distributed",
 )
-_WITH: Final = {
-    "tensorflow": (
-        "keras",
-        "h5py",
-        *_FEED,
-        "gridflow._keras.callbacks",
-        "gridflow._keras.resume.callback",
-        "gridflow._keras.runtime",
-        "gridflow._keras.patches.bugs.keras3",
-        "gridflow._keras.patches.hooks.keras3",
-        "gridflow._training.modes.synchronous",
-    ),
-    "jax": (
-        "keras",
-        *_FEED,
-        "gridflow._keras.patches.bugs.jax",
-        "gridflow._keras.patches.hooks.jax",
-    ),
-    "torch": (
-        "keras",
-        *_FEED,
-        "gridflow._keras.patches.bugs.torch",
-        "gridflow._keras.patches.hooks.torch",
-    ),
-}
 _REQUEST_SECONDS: Final = 5.0
 _PAUSE: Final = 0.1
 #: They take a tenth of a second on a quiet machine.
@@ -267,9 +244,9 @@ class TrainingForkServer:
 
     def _load(self, packages: list[str]) -> str | None:
         """Import what a process needs; return why that failed."""
-        missing = [name for name in packages if name in _WITH and name not in sys.modules]
+        missing = [name for name in packages if name in BACKENDS and name not in sys.modules]
         if missing and self._failed is None:
-            self._import([each for name in missing for each in (name, *_WITH.get(name, ()))])
+            self._import([each for name in missing for each in _needed_with(name)])
         return self._failed
 
     def _import(self, names: Sequence[str]) -> None:
@@ -281,7 +258,7 @@ class TrainingForkServer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for name in names:
-                    if name in _WITH:
+                    if name in BACKENDS:
                         self._import_algebra()
                     importlib.import_module(name)
             _look_ahead()
@@ -320,6 +297,12 @@ class TrainingForkServer:
 
     def _by_imports(self) -> dict[str, str]:
         return {n: v for n, v in os.environ.items() if self._environment.get(n) != v}
+
+
+def _needed_with(backend: str) -> tuple[str, ...]:
+    facts = backends.of(backend)
+    patched = (f"gridflow._keras.patches.{kind}.{facts.patches}" for kind in ("bugs", "hooks"))
+    return backend, "keras", *_FEED, *facts.imported_with, *patched
 
 
 def _look_ahead() -> None:

@@ -163,7 +163,7 @@ def base_trainer() -> Any:
 
 
 def building() -> tuple[Any, str]:
-    """Return the class and method with which ``fit`` builds a model, on JAX and torch."""
+    """Return the class and method with which ``fit`` builds a model where not TensorFlow does."""
     own = trainer()
     if "_maybe_symbolic_build" in vars(own):
         return own, "_maybe_symbolic_build"

@@ -25,6 +25,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec import backends
 from gridflow.errors import EnvironmentMismatch
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ UNSAFE_VARIABLE: Final = "GRIDFLOW_UNSAFE_KERAS"
 MADE_FOR: Final = {"keras": "3.15", "tf_keras": "2.21"}
 #: The modules with a flavour's patches and hooks; Keras 3 has one for each backend.
 FLAVOURS: Final = {
-    "keras": {"tensorflow": "keras3", "jax": "jax", "torch": "torch"},
+    "keras": {name: backends.of(name).patches for name in backends.BACKENDS},
     "tf_keras": {"tensorflow": "tf_keras"},
 }
 

@@ -263,7 +263,7 @@ class CheckpointAndResume(NeutralCallback):
         skip = 0
         if not any(batch for _, batch in there.counters):
             skip = position.batches_to_drop(self.model, self.flavour, step, there.batches)
-        ready = functools.partial(state.set_torch_states, there)
+        ready = functools.partial(state.set_random_states, there)
         start = position.FitStart(epoch, step, skip, there.dealt, ready)
         position.begin_at(self.model, self.flavour, start)
         _log.info("resuming at epoch %d, step %d", epoch, step)

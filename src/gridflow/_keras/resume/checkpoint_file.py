@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gridflow._spec.backends import BACKENDS
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ FORMAT: Final = 2
 _READABLE: Final = (1, FORMAT)
 _HEADER: Final = "header"
 #: Groups of which nothing is learned: a metric may well be NaN.
-_NOT_LEARNED: Final = ("metrics", "random", "torch", "callbacks")
+_NOT_LEARNED: Final = ("metrics", "random", "callbacks", *BACKENDS)
 #: Factors of the loss in mixed precision, which grow until a gradient isn't finite.
 _SCALES: Final = ("dynamic_scale", "current_loss_scale")
 

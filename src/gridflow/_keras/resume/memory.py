@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._keras.results import FLAVOURS
+from gridflow._spec.backends import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ _CONTAINERS: Final[Mapping[str, Any]] = {
 }
 #: Kinds of memory that are one array.
 _ARRAYS: Final = ("array", "scalar", "tensor", "variable")
-_TENSORS: Final = ("tensorflow", "torch", "jax", "jaxlib")
+_TENSORS: Final = (*BACKENDS, "jaxlib")
 #: Callbacks of Keras's own whose other attributes concern the process, and what is memory in them.
 _OF_PROCESS: Final[Mapping[str, tuple[str, ...]]] = {
     "ProgbarLogger": (),
@@ -381,8 +382,8 @@ def _filled(live: Any, value: np.ndarray) -> np.ndarray:
 
 
 def _tensor_like(live: Any, value: np.ndarray) -> Any:
-    if hasattr(live, "copy_") and live.shape == value.shape:  # torch's, perhaps of a module
-        live.detach().copy_(sys.modules["torch"].from_numpy(value.copy()))
+    if hasattr(live, "copy_") and live.shape == value.shape:  # perhaps of a module
+        live.detach().copy_(live.new_tensor(value))
         return live
     if "keras" in sys.modules:
         return sys.modules["keras"].ops.convert_to_tensor(value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._keras import statistics
-from gridflow._keras.patches import private_parts
+from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import is_tensorflow
 from gridflow._keras.resume import optimizers
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
@@ -83,9 +83,8 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
         for group, found in groups.items()
         for i, variable in enumerate(found)
     ] + [
-        Entry(group, f"{i}", array)
-        for group, found in (("averages", arrays), ("torch", _torch_states(model)))
-        for i, array in enumerate(found)
+        *(Entry("averages", f"{i}", array) for i, array in enumerate(arrays)),
+        *_random_states(model),
     ]
 
 
@@ -151,33 +150,27 @@ def _rates(model: Any, flavour: str) -> list[Any]:
     return found
 
 
-def set_torch_states(checkpoint: Checkpoint) -> None:
-    """Set torch's own random states. It draws from them, too, when it starts to read data."""
-    states = [entry.value for entry in checkpoint.group("torch")]
-    if not states:
-        return
-    import torch
-
-    first, *of_gpus = [torch.from_numpy(state.copy()) for state in states]
-    torch.set_rng_state(first)
-    for gpu, state in enumerate(of_gpus[: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(state, gpu)
+def set_random_states(checkpoint: Checkpoint) -> None:
+    """Set the backend's own random states. It draws from them when it starts to read data, too."""
+    if checkpoint.flavour == "keras" and backends.of(_backend()).has_random_state:
+        states = [entry.value for entry in checkpoint.group(_backend())]
+        if states:
+            registry.hooks_of("keras").set_random_states(states)
 
 
-def _torch_states(model: Any) -> list[np.ndarray]:
-    """Return torch's own random state, of the CPU and of each GPU.
-
-    Keras's Dropout draws from it unless it has a seed.
-    """
-    if is_tensorflow(model):
+def _random_states(model: Any) -> list[Entry]:
+    """Return the backend's own random states, from which Keras's layers draw without a seed."""
+    if is_tensorflow(model) or not backends.of(_backend()).has_random_state:
         return []
+    states = registry.hooks_of("keras").random_states()
+    return [Entry(_backend(), f"{i}", state) for i, state in enumerate(states)]
+
+
+def _backend() -> str:
     import keras
 
-    if not backends.of(keras.backend.backend()).has_random_state:
-        return []
-    import torch
-
-    return [state.numpy() for state in (torch.get_rng_state(), *torch.cuda.get_rng_state_all())]
+    name: str = keras.backend.backend()
+    return name
 
 
 def _read(variable: Any, model: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Process groups under JAX and torch, one module each with the same functions.
+"""Process groups of the other backends than TensorFlow, one module each with the same functions.
 
 ``join(runtime, timeout)`` waits for all ranks. ``spread(num_workers)`` makes Keras train one model
 on all of them, and returns how many devices share a global batch. ``gather(content)`` returns the

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridflow._spec.cluster import ClusterSpec
     from gridflow._training.process import TaskProcess
 
-#: Read by torch (gloo) and NCCL to choose the interface that leads to the other ranks.
+#: Read by gloo and NCCL to choose the interface that leads to the other ranks.
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 #: Pause between checks whether a peer is listening.
 _LOOK_SECONDS: Final = 0.01
@@ -27,7 +27,7 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 class SynchronousStrategy:
-    """Stands for ``tf.distribute.Strategy`` under JAX and torch, so that one function fits all.
+    """Stands for ``tf.distribute.Strategy`` on other backends, so that one function fits all.
 
     Parameters
     ----------

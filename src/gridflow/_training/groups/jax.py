@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from gridflow._keras.patches import private_parts
+from gridflow._spec import backends
 from gridflow._training.groups import base, cpu
 from gridflow.errors import GridflowError
 
@@ -53,7 +54,7 @@ def _check_gpus(everyone: Sequence[Sequence[str]]) -> None:
     if base.share_gpus(everyone):
         raise GridflowError(
             "on JAX, the ranks of a model can't share a GPU: NCCL refuses. Use gpus=1, or the "
-            "backends 'tensorflow' and 'torch', which exchange values another way."
+            f"backends {backends.sharing_gpus()}, which exchange values another way."
         )
 
 

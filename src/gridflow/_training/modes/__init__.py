@@ -4,7 +4,7 @@
 ``synchronous``    TensorFlow, ranks side by side: ``multi_worker_mirrored``, ``mirrored``, ``none``
 ``servers``        TensorFlow, over parameter servers: ``parameter_server``
 ``classic``        TensorFlow, servers and all else by the user's own program: ``server``
-``neutral``        JAX and torch
+``neutral``        Keras 3 on any other backend
 =================  ============================================================================
 
 The tables in `gridflow._spec.strategies` and `gridflow._spec.backends` choose the mode.

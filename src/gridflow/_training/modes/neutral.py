@@ -1,4 +1,4 @@
-"""Keras 3 on JAX or torch, through the interfaces Keras has on all backends."""
+"""Keras 3 on other backends than TensorFlow, through the interfaces Keras has on all backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The patch for models that Keras 3 on JAX and torch builds with a batch that it then loses."""
+"""The patch for models that Keras 3 on other backends builds with a batch that it then loses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gridflow._keras.array_data import ArrayDataset
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Patch
+from gridflow._spec.backends import BACKENDS
 
 
 class _ReadOnceError(Exception):
@@ -44,7 +45,7 @@ def _building_reads_a_batch() -> bool:
         _symbolic_build=lambda **_: None,
     )
     data = _MustNotBeRead()
-    iterators = {f"get_{kind}_iterator": lambda: iter(data) for kind in ("jax", "torch", "numpy")}
+    iterators = {f"get_{kind}_iterator": lambda: iter(data) for kind in (*BACKENDS[1:], "numpy")}
     adapter = SimpleNamespace(py_dataset=data, _standardize_batch=tuple, **iterators)
     iterator = type("Data", (), {"data_adapter": adapter, "__iter__": lambda _: iter(data)})()
     try:

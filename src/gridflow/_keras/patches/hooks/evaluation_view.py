@@ -124,7 +124,7 @@ def _check_rows(model: Any, data: Any, way_out: str) -> None:
         The message says what to do.
     """
     wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
-    if not wanted or not hasattr(data, "element_spec"):  # arrays, of JAX and torch
+    if not wanted or not hasattr(data, "element_spec"):  # arrays, of other backends
         return
     rows = first_dimension(spec_of(data))
     if {rows} != wanted:

@@ -1,4 +1,4 @@
-"""Hooks for Keras 3 on JAX and torch when several processes train one model."""
+"""Hooks for Keras 3 on other backends than TensorFlow when several processes train one model."""
 
 from __future__ import annotations
 

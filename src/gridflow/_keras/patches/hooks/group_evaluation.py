@@ -1,4 +1,4 @@
-"""Rows that count once outside training, under JAX and torch.
+"""Rows that count once outside training, on other backends than TensorFlow.
 
 Each rank evaluates and predicts on its own rows, with its own number of steps. The metrics' counts
 are summed at the end.

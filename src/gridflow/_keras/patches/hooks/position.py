@@ -286,7 +286,7 @@ def _from(
         data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
     if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
-        # Keras makes an iterator at an epoch's end, too: with torch, that draws a random number.
+        # Keras makes an iterator at an epoch's end, too: some draw a random number.
         whole = data.steps_per_epoch is None and data._num_batches
         data._current_iterator = iter(data._get_iterator()) if whole else None
         data._steps_seen = 0

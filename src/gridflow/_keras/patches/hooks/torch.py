@@ -27,6 +27,8 @@ from gridflow._keras.patches.registry import Hook
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+
 TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
 _applying: list[bool] = []
@@ -150,6 +152,19 @@ def _add_up_logs() -> None:
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if torch.is_tensor(value) else value
+
+
+def random_states() -> list[np.ndarray]:
+    """Return torch's own random states: of the CPU, and of each GPU."""
+    return [state.numpy() for state in (torch.get_rng_state(), *torch.cuda.get_rng_state_all())]
+
+
+def set_random_states(states: Sequence[np.ndarray]) -> None:
+    """Set what `random_states` returned, as far as there are GPUs."""
+    first, *of_gpus = [torch.from_numpy(state.copy()) for state in states]
+    torch.set_rng_state(first)
+    for gpu, state in enumerate(of_gpus[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(state, gpu)
 
 
 HOOKS: Final = (
