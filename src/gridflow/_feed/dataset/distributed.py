@@ -22,9 +22,19 @@ __all__ = ["distribute", "formed"]
 S = TypeVar("S", bound=Source)
 
 
+class _Cardinality(int):
+    """A number of steps: a property of distributed datasets, and a method of all others."""
+
+    def __call__(self) -> Any:
+        """Return it as ``tf.data.Dataset.cardinality`` does."""
+        import tensorflow as tf
+
+        return tf.constant(int(self), tf.int64)
+
+
 @functools.cache
-def _of_group(base: Any) -> Any:
-    class GroupDataset(base):  # type: ignore[misc]
+def _of_rows(base: Any) -> Any:
+    class RowsDataset(base):  # type: ignore[misc]
         """Batches of this rank, of which it is known which rows count also after map and take."""
 
         gridflow_source: Source
@@ -49,28 +59,50 @@ def _of_group(base: Any) -> Any:
                 return self
             return self.again(replace(self.gridflow_source, first_steps=int(count)))
 
-    GroupDataset.__name__ = base.__name__
-    return GroupDataset
+    RowsDataset.__name__ = base.__name__
+    return RowsDataset
+
+
+@functools.cache
+def _of_devices(base: Any) -> Any:
+    class SharedDataset(_of_rows(base)):  # type: ignore[misc]
+        """Batches of this rank, one for each of its devices in a step."""
+
+        @property
+        def cardinality(self) -> int:
+            """Steps of an epoch: TensorFlow counts the elements, one for each device and step."""
+            known = int(super().cardinality)
+            return _Cardinality(known // self.gridflow_source.replicas if known > 0 else known)
+
+        def __len__(self) -> int:
+            """Return the steps of an epoch, the same on all ranks."""
+            if self.cardinality < 0:
+                raise TypeError("the number of steps isn't known before all rows have arrived.")
+            return self.cardinality
+
+    return SharedDataset
 
 
 def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -> Any:
     """Return the dataset of a source in the form for the strategy's ``fit`` and ``run``.
 
     Where several devices of a process share its batches, that is a distributed dataset, which
-    TensorFlow neither shards nor rebatches. All others, and None, get the plain one. In a group,
-    ``again`` creates a similar dataset from another source.
+    TensorFlow neither shards nor rebatches. All others, and None, get the plain one. ``again``
+    creates a similar dataset from another source.
     """
     import tensorflow as tf
 
     if is_mirrored(strategy):
         found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
         setattr(found, SOURCE, source)
-        return found
-    found = source.dataset(prefetch)
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        kind: Any = type(found)
-        found.__class__ = _of_group(kind)
-        found.again = again
+        kind: Any = _of_devices(type(found))
+    else:
+        found = source.dataset(prefetch)
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return found
+        kind = _of_rows(type(found))
+    found.__class__ = kind
+    found.again = again
     return found
 
 

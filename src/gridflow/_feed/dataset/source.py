@@ -42,6 +42,7 @@ import numpy as np
 
 from gridflow._feed.dataset import ragged
 from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.memory import keep_freed
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ class Source(ABC):
         only between two windows, and would wait otherwise.
         """
 
+    def _begin(self) -> Iterator[tuple[np.ndarray, ...]]:
+        keep_freed()  # now, as TensorFlow has made the dataset
+        return self.epoch()
+
     @abstractmethod
     def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield batches from an element on whose rows have arrived, to another or less far."""
@@ -172,7 +177,7 @@ class Source(ABC):
         signature = ragged.signature(self.selection.tensors, self.static_rows())
         # A graph keeps what it calls. What is called without one, TensorFlow keeps for ever; but a
         # dataset is kept by all that is made of it, and by its iterators.
-        begin = _weakly(self) if tf.executing_eagerly() else self.epoch
+        begin = _weakly(self) if tf.executing_eagerly() else self._begin
         windows = tf.data.Dataset.from_generator(begin, output_signature=signature)
         setattr(windows, SOURCE, self)
         # Each call of a generator costs about 0.4 ms. Slices of a window cost nothing: if a batch
@@ -215,7 +220,7 @@ def _weakly(source: Source) -> Callable[[], Iterator[tuple[np.ndarray, ...]]]:
     def epoch() -> Iterator[tuple[np.ndarray, ...]]:
         living = found()
         assert living is not None, "a dataset lives as long as its iterators"
-        return living.epoch()
+        return living._begin()  # noqa: SLF001 (its own)
 
     return epoch
 
