@@ -231,7 +231,7 @@ def test_places_that_may_name_strategies_and_backends_do():
 
 
 def test_each_strategy_and_backend_has_its_facts_and_its_mode():
-    asked = {"begin", "make_strategy", "dataset", "gather", "trainer", "end"}
+    asked = {"begin", "make_strategy", "dataset", "trainer", "end"}
     assert asked == Mode.__abstractmethods__
     modes = {strategies.of(name).mode for name in strategies.STRATEGIES}
     modes |= {backends.of(name).mode for name in backends.BACKENDS} - {None}
@@ -285,7 +285,7 @@ def test_each_group_has_the_same_functions():
     for name in backends.BACKENDS:
         if backends.of(name).mode == "neutral":
             group = importlib.import_module(f"gridflow._training.groups.{name}")
-            assert group.__all__ == ["equal_parts", "gather", "join", "leave", "spread"]
+            assert group.__all__ == ["equal_parts", "join", "leave", "spread"]
 
 
 def test_private_parts_of_keras_are_touched_behind_one_door():

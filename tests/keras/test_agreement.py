@@ -10,15 +10,16 @@ import pytest
 from ranks import run_job, skip_without
 
 import keras
+from gridflow import errors
 from gridflow._collectives.host import HostGroup
 from gridflow._keras.agreement import Agreement, FitState, odd_one
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 
 
-def standing(epoch=4, rate=0.1, norm=2.0, updates=32):
+def standing(epoch=4, rate=0.1, norm=2.0, updates=32, seen=7):
     weights = [("dense/kernel", 0.0, norm), ("dense/bias", 0.0, 0.0)]
-    return FitState(epoch, updates, [rate], weights)
+    return FitState(epoch, updates, [rate], weights, [("counter/seen", seen)])
 
 
 def test_a_rank_that_starts_elsewhere_is_told_from_the_others():
@@ -42,7 +43,8 @@ def test_a_rank_that_trains_another_model_is_told_from_the_others():
             standing(norm=2.1),
             "its weight 'dense/kernel' has the norm 2.1 and the sum 0, but rank 0's 2 and 0",
         ),
-        (FitState(4, 32, [0.1], []), "it trains 0 weights, but rank 0 2"),
+        (FitState(4, 32, [0.1], [], []), "it trains 0 weights, but rank 0 2"),
+        (standing(seen=8), "its variable 'counter/seen' has other values than rank 0's"),
     ):
         assert odd_one([standing(), other], starts=False) == (1, at + words)
 
@@ -84,6 +86,55 @@ def test_a_rank_that_trains_alone_saves_when_it_is_asked():
     assert agreement.saves
     assert agreement.take_request() == (True, True)
     assert agreement.take_request() == (False, False)
+
+
+def count(ctx, dtype):
+    """Train on uneven rows with a layer that counts them; return what it counted and a mean."""
+
+    class Counter(keras.layers.Layer):
+        def build(self, shape):
+            options = {"shape": (), "initializer": "zeros", "trainable": False}
+            self.rows = self.add_weight(name="rows", dtype=dtype, aggregation="sum", **options)
+            self.batches = self.add_weight(name="batches", dtype="float32", **options)
+
+        def call(self, inputs, training=False):
+            if training:
+                rows = keras.ops.shape(inputs)[0]
+                self.rows.assign_add(keras.ops.cast(rows, self.rows.dtype))
+                self.batches.assign_add(1.0)
+            return inputs
+
+    with ctx.strategy.scope():
+        counter = Counter()
+        model = keras.Sequential([keras.Input((4,)), counter, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    data = ctx.dataset(batch_size=8, features="x", label="y")
+    counted = []
+    for epochs in (1, 2):
+        model.fit(data, epochs=epochs, verbose=0)
+        counted.append((float(counter.rows.numpy()), float(counter.batches.numpy())))
+    return counted
+
+
+ROWS = {"train": {"x": X[:61], "y": X[:61, :1]}}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_what_a_layer_counts_is_added_up_over_the_ranks_if_it_is_declared_so():
+    (first, second), _ = run_job(
+        count, 2, "multi_worker_mirrored", arguments=("float32",), data=ROWS
+    )
+    assert first == second
+    assert first == [(61, 4), (183, 12)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_whole_numbers_that_differ_between_ranks_are_named():
+    words = r"its variable '\S*rows' has other values than rank 0's: .* a metric, or a variable"
+    with pytest.raises(errors.TrainingFailed, match=words):
+        run_job(count, 2, "multi_worker_mirrored", arguments=("int32",), data=ROWS)
 
 
 def train(ctx):

@@ -141,7 +141,7 @@ def test_who_asks_for_event_files_is_told_that_the_package_is_missing(
     monkeypatch.setattr(callbacks.importlib.util, "find_spec", lambda name: None)
     place = Place(training=training)
     built = callbacks.build(place, checkpoint=False, tensorboard=asked, progress=False)
-    assert [type(each).__name__ for each in built] == ["Statistics", "EpochResults"]
+    assert [type(each).__name__ for each in built] == ["EpochResults"]
     assert ("gridflow[tensorboard]" in caplog.text) is is_told
 
 

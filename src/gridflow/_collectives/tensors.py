@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from gridflow._collectives.host import HostGroup
 
 _group: HostGroup | None = None
@@ -86,16 +84,3 @@ def of_chief(flat: Any) -> Any:
         return all_reduce(mine if _group.is_chief else torch.zeros_like(mine)).view(flat.dtype)
     torch.distributed.broadcast(flat, src=0)
     return flat
-
-
-def all_gather(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the arrays of all ranks, which have the same shape, by rank."""
-    import numpy as np
-    import torch
-
-    if _group is not None:
-        return _group.all_gather(values)
-    mine = torch.from_numpy(values.copy())
-    found = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, mine)
-    return np.stack([each.numpy() for each in found])

@@ -12,7 +12,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gridflow._keras import own_callbacks
+from gridflow._keras import own_callbacks, statistics
 from gridflow._keras.results import flavour_of
 from gridflow.errors import GridflowError
 
@@ -32,7 +32,8 @@ _SMALLEST: Final = 1e-6
 _ALIKE: Final = (
     "What sets weights or the learning rate must do so on all ranks: not only if ctx.is_chief, nor "
     "in a callback of the chief alone. To restore, use ctx.callbacks(), or files that all of them "
-    "read; see 'Programs with checkpoints of their own' in the documentation"
+    "read; see 'Programs with checkpoints of their own' in the documentation. What a layer counts "
+    "in call, it counts for its rank: use a metric, or a variable of floats with aggregation='sum'"
 )
 
 
@@ -49,6 +50,8 @@ class FitState(NamedTuple):
         The learning rates that callbacks can change.
     weights : list of [name, sum, norm]
         Of what is trained; empty where ranks train apart for a while.
+    others : list of [name, checksum]
+        Of variables that are neither trained nor floating-point numbers, as layers have.
     stops : bool
         Whether a callback wants to stop.
     """
@@ -57,6 +60,7 @@ class FitState(NamedTuple):
     updates: int
     rates: list[float]
     weights: list[Any]
+    others: list[Any]
     stops: bool = False
 
     @property
@@ -108,7 +112,7 @@ class Agreement:
             return list(callbacks)
         self._group.told, self._group.heard = self._asked, 0
         paths = own_callbacks.paths_of(callbacks)
-        taken, *_ = self._gather(paths)
+        taken, *_ = self._gathered(paths)
         self._is_in_fit = True
         return own_callbacks.without_writing(callbacks, taken) if self._rank else list(callbacks)
 
@@ -127,6 +131,7 @@ class Agreement:
         from gridflow._keras.patches.hooks import position
 
         if self._is_in_fit:
+            statistics.begin(model)
             epoch = position.initial_epoch(model) or self._initial_epoch
             self._compare(self._state(model, int(epoch)), starts=True)
 
@@ -195,11 +200,12 @@ class Agreement:
         from gridflow._keras.resume import state
 
         weights = state.sums(model) if self._compares else []
+        others = state.checksums(model) if self._compares else []
         rates = state.rates(model, flavour_of(model) or "keras")
-        return FitState(epoch, _updates(model), rates, weights, stops)
+        return FitState(epoch, _updates(model), rates, weights, others, stops)
 
     def _compare(self, mine: FitState, *, starts: bool) -> list[FitState]:
-        everyone = [FitState(*each) for each in self._gather(mine)]
+        everyone = [FitState(*each) for each in self._gathered(mine)]
         odd, difference = odd_one(everyone, starts=starts)
         if odd == self._rank:
             raise GridflowError(
@@ -207,12 +213,16 @@ class Agreement:
             )
         return everyone
 
-    def _gather(self, value: Any) -> list[Any]:
-        assert self._group is not None
-        content = json.dumps(value).encode()
+    def _gathered(self, value: Any) -> list[Any]:
+        return [json.loads(each) for each in self.gather(json.dumps(value).encode())]
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the bytes of all ranks; all must call it."""
         from gridflow._feed import allgather  # here: it brings libraries with threads
 
-        return [json.loads(each) for each in allgather.with_arrays(content, self._group.all_gather)]
+        if self._group is None:
+            return [content]
+        return allgather.with_arrays(content, self._group.all_gather)
 
 
 def odd_one(everyone: Sequence[FitState], *, starts: bool) -> tuple[int, str]:
@@ -258,6 +268,9 @@ def _of_models(mine: FitState, theirs: FitState, peer: int) -> str:
                 f"its weight {name!r} has the norm {norm:.6g} and the sum {total:.6g}, but rank "
                 f"{peer}'s {there[2]:.6g} and {there[1]:.6g}"
             )
+    for (name, checksum), (_, other) in zip(mine.others, theirs.others, strict=False):
+        if checksum != other:
+            return f"its variable {name!r} has other values than rank {peer}'s"
     return ""
 
 

@@ -17,7 +17,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras import kubeflow, own_callbacks, statistics
+from gridflow._keras import kubeflow, own_callbacks
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches.hooks import incremental, position
 from gridflow._keras.results import is_tensorflow
@@ -55,7 +55,7 @@ def build(
     progress : bool, default True
         Report steps and logs to the driver, and to Kubeflow Trainer if it asks for them.
     """
-    callbacks: list[Any] = [Statistics(), EpochResults(runtime)]
+    callbacks: list[Any] = [EpochResults(runtime)]
     if checkpoint:
         callbacks.append(CheckpointAndResume(runtime))
     if tensorboard is not False and runtime.is_chief and runtime.tensorboard_dir is not None:
@@ -104,36 +104,6 @@ def chief_only(callback: Any) -> Any:
     if runtime.trains_together:
         own_callbacks.watch_on_chief_alone(callback)
     return callback
-
-
-class Statistics(NeutralCallback):
-    """Averages moving statistics over the ranks, see `gridflow._keras.statistics`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._training = False
-
-    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Treat tests as validation from now on."""
-        del logs
-        self._training = True
-
-    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Validate the same model on all ranks."""
-        del logs
-        if self._training:
-            statistics.synchronise(self.model)
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Average."""
-        del epoch, logs
-        statistics.synchronise(self.model)
-
-    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Average the statistics of a training that was stopped."""
-        del logs
-        self._training = False
-        statistics.synchronise(self.model)
 
 
 class EpochResults(NeutralCallback):

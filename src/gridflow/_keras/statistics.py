@@ -4,20 +4,30 @@ A plain BatchNormalization keeps a moving mean and variance per replica, compute
 replica's rows. So workers of Keras 3 end with different models. Workers of tf_keras, which averages
 these variables when they are read outside a step, validate with different models. Therefore they
 are averaged at the end of every epoch, before each validation, for a checkpoint and when training
-ends. A moving average is linear in its inputs, so the time of averaging doesn't change the result.
+ends, whatever a fit's callbacks are (`gridflow._keras.patches.hooks.fits`). A moving average is
+linear in its inputs, so the time of averaging doesn't change the result.
+
+What else a layer of Keras 3 assigns in ``call`` is averaged with them, or, if it was declared with
+``aggregation="sum"``, changed by what all ranks have changed it.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import flavour_of, is_tensorflow
+from gridflow._keras.runtime import present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _AVERAGING: Final = "_gridflow_averaging"
+#: The attribute of a model with the values that its ranks last had in common, of what is summed.
+_COMMON: Final = "_gridflow_common"
 #: The attribute of a model whose ranks make steps alone: `hooks.local_steps.Averages`.
 AVERAGES: Final = "_gridflow_averages"
 
@@ -41,11 +51,42 @@ def diverging(model: Any) -> list[Any]:
         ]
     return [
         variable
+        for variable in of_layers(model)
+        if "float" in str(variable.dtype) and variable.synchronization in {"auto", "on_write"}
+    ]
+
+
+def of_layers(model: Any) -> list[Any]:
+    """Return what the layers of a model of Keras 3 may assign in ``call``; empty for tf_keras."""
+    if flavour_of(model) == "tf_keras":
+        return []
+    return [
+        variable
         for layer in private_parts.layers(model)
         if layer.trainable
         for variable in private_parts.own_statistics(layer)
-        if "float" in str(variable.dtype) and variable.synchronization in {"auto", "on_write"}
     ]
+
+
+def begin(model: Any) -> None:
+    """Note what all ranks start a fit with."""
+    found = [each for each in diverging(model) if _is_summed(each)]
+    common = {id(each): (each, np.array(each)) for each in found}
+    object.__setattr__(model, _COMMON, common)  # past Keras's __setattr__, which would track it
+
+
+def _is_summed(variable: Any) -> bool:
+    return getattr(variable, "aggregation", None) == "sum"  # tf_keras's are TensorFlow's own
+
+
+def _add_up(model: Any, total: Callable[[list[Any]], Sequence[Any]]) -> int:
+    """Change what is summed by the changes of all ranks; return how many variables those are."""
+    found = list(model.__dict__.get(_COMMON, {}).values())
+    changes = [np.array(variable) - before for variable, before in found]
+    for (variable, before), change in zip(found, total(changes) if found else [], strict=True):
+        variable.assign(before + np.array(change, before.dtype))
+    begin(model)
+    return len(found)
 
 
 def synchronise(model: Any) -> int:
@@ -66,12 +107,16 @@ def synchronise(model: Any) -> int:
     averages = model.__dict__.get(AVERAGES)
     if averages is not None:
         averages.average()
-    found = diverging(model)
-    if not found:
-        return 0
-    with strategy.scope():
-        _averaging(model, found)()
-    return len(found)
+    from gridflow._keras.group.strategy import Extended
+
+    number = 0
+    if isinstance(strategy.extended, Extended):
+        number = _add_up(model, lambda changes: strategy.extended.reduced(False, changes))
+    found = [each for each in diverging(model) if not _is_summed(each)]
+    if found:
+        with strategy.scope():
+            _averaging(model, found)()
+    return number + len(found)
 
 
 def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
@@ -89,12 +134,23 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
 
 def _synchronise_ranks(model: Any) -> int:
     average = registry.hooks_of("keras").averaging()
-    found = [] if average is None else diverging(model)
+    if average is None:
+        return 0
+    number = _add_up(model, functools.partial(_sums, average))
+    found = [each for each in diverging(model) if not _is_summed(each)]
     if found:
         means = average([variable.value for variable in found])
         for variable, mean in zip(found, means, strict=True):
             variable.assign(mean)
-    return len(found)
+    return number + len(found)
+
+
+def _sums(average: Callable[[list[Any]], Sequence[Any]], changes: list[Any]) -> list[Any]:
+    import keras
+
+    runtime = present()
+    size = 1 if runtime is None else runtime.num_workers
+    return [each * size for each in average([keras.ops.convert_to_tensor(c) for c in changes])]
 
 
 def _averaging(model: Any, found: list[Any]) -> Any:

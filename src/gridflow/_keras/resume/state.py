@@ -6,6 +6,7 @@ is read), so all ranks read together, in the same order.
 
 from __future__ import annotations
 
+import zlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -127,6 +128,15 @@ def sums(model: Any) -> list[tuple[str, float, float]]:
         total, norm = wide.sum(dtype=np.float64), np.linalg.norm(wide)
         told.append((_name(variable), float(total), float(norm)))
     return told
+
+
+def checksums(model: Any) -> list[tuple[str, int]]:
+    """Return the name and a checksum of each variable of a layer that holds no floats."""
+    return [
+        (_name(variable), zlib.crc32(_read(variable, model).tobytes()))
+        for variable in statistics.of_layers(model)
+        if "float" not in str(variable.dtype)
+    ]
 
 
 def rates(model: Any, flavour: str) -> list[float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gridflow._training.process import TaskProcess
 
-__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+__all__ = ["equal_parts", "join", "leave", "spread"]
 
 #: Seconds: all leave together; the agent ends a rank that doesn't.
 _SHUTDOWN_SECONDS: Final = 5
@@ -79,15 +79,6 @@ def equal_parts() -> int:
     import jax
 
     return int(jax.local_device_count())
-
-
-def gather(content: bytes) -> list[bytes]:
-    """Return the bytes of all ranks."""
-    from jax.experimental import multihost_utils
-
-    from gridflow._feed import allgather
-
-    return allgather.with_arrays(content, multihost_utils.process_allgather)
 
 
 def leave() -> None:

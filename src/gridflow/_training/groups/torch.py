@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gridflow._training.process import TaskProcess
 
-__all__ = ["equal_parts", "gather", "join", "leave", "spread"]
+__all__ = ["equal_parts", "join", "leave", "spread"]
 
 _BACKLOG: Final = 1024
 
@@ -78,13 +78,6 @@ def spread(num_workers: int) -> int:
 
 def equal_parts() -> None:
     """Return None: ranks may have batches of different sizes."""
-
-
-def gather(content: bytes) -> list[bytes]:
-    """Return the bytes of all ranks."""
-    from gridflow._feed import allgather
-
-    return allgather.with_arrays(content, tensors.all_gather)
 
 
 def leave() -> None:

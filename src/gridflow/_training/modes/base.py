@@ -189,9 +189,10 @@ class Mode(ABC):
             "there. Use strategy='multi_worker_mirrored' or 'none'."
         )
 
-    @abstractmethod
     def gather(self, content: bytes) -> list[bytes]:
         """Return the bytes of all ranks that train one model; all of them must call it."""
+        self.strategy  # noqa: B018 (with it, the process joins the group)
+        return self._process.agreement.gather(content)
 
     @abstractmethod
     def trainer(self, model: Any) -> Trainer:

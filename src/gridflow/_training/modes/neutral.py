@@ -80,11 +80,6 @@ class Neutral(Mode):
             )
         return lambda source, _: (source.numpy_batches(), source)
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """Return the bytes of all ranks."""
-        found: list[bytes] = self._group.gather(content)
-        return found
-
     def trainer(self, model: Any) -> PlainTrainer:
         """Return a trainer that calls the model's own methods."""
         return PlainTrainer(model)

@@ -139,12 +139,6 @@ class Synchronous(Mode):
         position.install_imported()
         return partial(distribute, self.strategy)
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """Return the bytes of all ranks, using the strategy's collective operations."""
-        from gridflow._feed import allgather
-
-        return allgather.with_tensorflow(self.strategy, content)
-
     def trainer(self, model: Any) -> Trainer:
         """Raise an error: ``model.fit`` works here."""
         del model

@@ -10,11 +10,6 @@ from gridflow._feed.dataset.evaluation_view import view_of
 from gridflow.errors import InvalidArgument
 
 
-def is_distributed(dataset: object) -> bool:
-    """Return whether a dataset is one that a strategy has already distributed."""
-    return isinstance(dataset, tf.distribute.DistributedDataset)
-
-
 def check_scope(dataset: Any, strategy: Any) -> None:
     """Reject a model that doesn't belong to the strategy that distributed its data.
 
@@ -24,7 +19,8 @@ def check_scope(dataset: Any, strategy: Any) -> None:
         The model was created outside the strategy's scope.
     """
     made_by = getattr(dataset, "_strategy", None)
-    if is_distributed(dataset) and made_by is not None and made_by is not strategy:
+    is_distributed = isinstance(dataset, tf.distribute.DistributedDataset)
+    if is_distributed and made_by is not None and made_by is not strategy:
         raise InvalidArgument(
             "the model was created outside the strategy's scope, so it can't take batches of "
             f"{type(made_by).__name__}. Create and compile it inside: with ctx.strategy.scope(): "

@@ -11,7 +11,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._keras import own_callbacks
+from gridflow._keras import own_callbacks, statistics
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.patches.methods import Layer, wrap
@@ -32,6 +32,8 @@ _KINDS: Final = ("train", "test", "predict")
 _STEP_ENDS: Final = tuple(f"on_{kind}_batch_end" for kind in _KINDS)
 #: After these, Keras checks whether a callback wants to stop.
 _ENDS: Final = ("on_train_batch_end", "on_epoch_end")
+#: Before these, statistics that each rank keeps of its own rows are averaged over the ranks.
+_COMPLETE: Final = ("on_test_begin", "on_epoch_end", "on_train_end")
 _OCCASIONS: Final = (
     *("on_epoch_begin", "on_epoch_end"),
     *(f"on_{kind}_{when}" for kind in _KINDS for when in ("begin", "end", "batch_begin")),
@@ -126,6 +128,8 @@ def _told(name: str) -> Callable[..., Any]:
             method(self, *args, **kwargs)
             return
         is_groups = runtime.due.in_step  # not the fit of another model in a callback
+        if name in _COMPLETE and (is_groups or runtime.num_workers == 1):
+            statistics.synchronise(private_parts.model_of(self))
         savers = [each for each in self.callbacks if isinstance(each, CheckpointAndResume)]
         with runtime.due.in_callbacks():
             for each in savers if name == "on_train_begin" else ():
