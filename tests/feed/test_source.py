@@ -358,6 +358,18 @@ def test_malloc_keeps_what_tensorflow_frees_once_an_epoch_has_begun(spool):
     assert faults_of_tensors(libc) < 5_000
 
 
+def test_a_large_block_is_used_again_once_nobody_refers_to_it():
+    shape, dtype = (9 << 20,), np.dtype("f4")
+    first = aligned_empty(shape, dtype)
+    part, address = first[5:9], first.ctypes.data
+    del first
+    second = aligned_empty(shape, dtype)
+    assert second.ctypes.data != address, "a part of it is used"
+    del part
+    assert aligned_empty(shape, dtype).ctypes.data == address
+    assert aligned_empty((10 << 20,), dtype).ctypes.data not in {address, second.ctypes.data}
+
+
 def test_numeric_batches_are_aligned_fresh_and_never_written_again(spool):
     assert all(aligned_empty((n,), np.dtype("i1")).ctypes.data % 64 == 0 for n in range(1, 99, 7))
     assert aligned_empty((0, 3), np.dtype("f4")).shape == (0, 3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +24,12 @@ _M_MMAP_THRESHOLD: Final = -3
 _LARGE: Final = 1 << 20
 #: glibc's maximum: larger blocks come from the system and are returned to it at once.
 _LARGEST: Final = 32 << 20
+#: One is filled while TensorFlow still reads the other.
+_MOST_BLOCKS: Final = 2
+#: References to a kept block that nobody uses: the list's, a variable's and an argument's.
+_UNUSED: Final = 3
+_blocks: list[pa.Buffer] = []
+_lock = threading.Lock()
 #: Unused bytes allowed at the end of a heap.
 _KEPT: Final = 64 << 20
 
@@ -60,14 +68,28 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
     What was freed is kept for reuse: the page faults of fresh memory would cost more than the copy
     itself. Arrow's pool, whose threads don't wait for one another, does so only for small blocks
-    when they are freed by another thread, as TensorFlow's are.
+    when they are freed by another thread, as TensorFlow's are. Of blocks that malloc returns to the
+    system, the last two are kept here.
     """
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or not size:
         return np.empty(shape, dtype)
-    is_kept = _LARGE <= size < _LARGEST and keep_freed()
+    if size >= _LARGEST:
+        return _reused(size).view(dtype).reshape(shape)
+    is_kept = size >= _LARGE and keep_freed()
     buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool() if is_kept else None)
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape)
+
+
+def _reused(size: int) -> np.ndarray:
+    """Return a large block: a kept one to which nobody else refers, or a new one."""
+    with _lock:
+        for kept in _blocks:
+            if kept.size == size and sys.getrefcount(kept) == _UNUSED:
+                return np.frombuffer(kept, np.uint8)
+        _blocks.append(pa.allocate_buffer(size))
+        del _blocks[:-_MOST_BLOCKS]
+        return np.frombuffer(_blocks[-1], np.uint8)
 
 
 def is_own(array: np.ndarray) -> bool:
