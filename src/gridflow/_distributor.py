@@ -68,93 +68,100 @@ _MAX_SEED: Final = 2**32 - 1
 
 
 class TensorflowDistributor:
-    """Run a training function on several workers, on the Spark cluster at hand.
+    """Run a training function on several workers of a Spark cluster, or of this machine.
 
     Parameters
     ----------
-    num_workers : int, optional
-        Tasks that train, each in a process of its own: the short way for
-        ``roles=[Role("worker", num_workers)]``. Default 1.
+    num_workers : int, default 1
+        Number of workers, each a process of its own. Short for
+        ``roles=[Role("worker", num_workers)]``.
     strategy : str, optional
-        ``multi_worker_mirrored`` (default for more than one worker): one model, synchronous.
-        ``mirrored``: one worker, all its GPUs, for tf_keras and loops of your own. ``none``
-        (default for one worker): each worker for itself, on its share of the rows.
-        ``parameter_server`` (default with role ``ps``): one model on parameter servers, trained by
-        the workers asynchronously, on behalf of the chief.
-        ``server``: a TensorFlow server in each task, for classic programs. ``command`` (default
-        where a role has one): a program of its own in each task.
+        How the tasks train.
+
+        - ``"multi_worker_mirrored"`` (default for several workers): one model; workers average
+          their gradients in each step.
+        - ``"mirrored"``: one worker with several GPUs, for tf_keras and loops of your own.
+        - ``"none"`` (default for one worker): a model for each worker, trained on its share of the
+          rows.
+        - ``"parameter_server"`` (default with the role ``ps``): one model on parameter servers,
+          which workers train asynchronously.
+        - ``"server"``: a TensorFlow server in each task, for classic distributed programs.
+        - ``"command"`` (default if a role has a command): a program of its own in each task.
     roles : sequence of Role, optional
-        Instead of ``num_workers``, which tasks there are; see ``docs/distribution.md``.
+        The tasks by role, instead of ``num_workers``: ``[Role("worker", 4), Role("ps", 2)]``. See
+        ``docs/distribution.md``.
     gpus : int or float, optional
-        GPUs of each worker; a fraction such as 0.25: that many tasks share one, each limited to
-        its part of the memory. 0: none, hidden. Default: those of Spark's task resources, else
-        none. Beside ``roles`` say it there: ``Role("worker", 4, gpus=1)``. See ``docs/gpus.md``.
+        GPUs of each worker. A fraction shares a GPU: with 0.25, four workers use one, each with a
+        quarter of its memory. 0 hides all GPUs. Default: Spark's task resources, or none. With
+        ``roles``, set it there: ``Role("worker", 4, gpus=1)``. See ``docs/gpus.md``.
     backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
-        What Keras 3 trains with; see ``docs/backends.md``. JAX and torch know the strategies
-        ``multi_worker_mirrored`` and ``none``.
-    launcher : Launcher, optional
-        Default: `SparkLauncher` on the session of the data, else the active one, else the default
-        one. `LocalLauncher` needs no Spark. Or a name: ``local``, ``spark``, or that of a launcher
-        which another package brings (entry points of the group ``gridflow.launchers``).
+        The backend of Keras 3. JAX and torch support the strategies ``multi_worker_mirrored`` and
+        ``none``. See ``docs/backends.md``.
+    launcher : Launcher or str, optional
+        What starts the tasks: `SparkLauncher` (``"spark"``), `LocalLauncher` (``"local"``, on this
+        machine, without Spark), or a launcher of another package by its name (entry points of the
+        group ``gridflow.launchers``). Default: Spark, with the session of the data or the active
+        one.
     seed : int, optional
-        For shuffling, and for ``keras.utils.set_random_seed`` before the function runs: from 0 to
-        2**32 - 1.
+        Seed from 0 to 2**32 - 1, for shuffling and for ``keras.utils.set_random_seed``, which is
+        called before the function.
     env : dict, optional
-        Environment variables of the training processes.
+        Environment variables of the training processes: ``{"TF_CPP_MIN_LOG_LEVEL": "2"}``.
     data_service : str, optional
-        The ``host:port`` of a dispatcher that runs by itself, for ``ctx.data_service``; see
-        ``docs/data_service.md``. Default: that of the job's own role ``data``.
+        Address ``"host:port"`` of a tf.data service's dispatcher, for ``ctx.data_service``.
+        Default: the job's own, if it has the role ``data``. See ``docs/data_service.md``.
     max_restarts : int, default 0
-        How often the group is started again after a failure, from the last checkpoint.
+        How often to restart after a failure, from the last checkpoint.
     checkpoint_dir : str or Path, optional
-        Folder in the driver; or with its scheme one in HDFS or an object store, such as
-        ``"hdfs:///models/flights"``, see ``docs/files.md``. A run that finds a checkpoint there
-        goes on from it; one that succeeds deletes them. One job at a time has the folder. Default:
-        in the job's own folder.
+        Where to keep checkpoints: a folder on the driver's machine, or in HDFS or an object store,
+        such as ``"hdfs:///models/flights"``. A run resumes from the checkpoint that it finds
+        there, and deletes its checkpoints when it succeeds. Only one job at a time can use the
+        folder. Default: the job's own folder. See ``docs/files.md``.
     checkpoint_every : int, optional
-        Steps between checkpoints of ``ctx.callbacks()``. Default: at each epoch's end.
+        Number of steps between checkpoints of ``ctx.callbacks()``. Default: one at the end of each
+        epoch.
     nulls : {'error', 'drop'} or dict, default 'error'
-        What becomes of nulls: refuse columns that have some once ``ctx.dataset()`` asks for them,
-        drop rows with a null in any column (the ledger counts them), or fill them with a value per
-        column.
+        How to handle nulls in the rows. ``'error'``: ``ctx.dataset()`` raises an error if a column
+        that it reads has nulls. ``'drop'``: drop rows with a null in any column; the ledger counts
+        them. A dict fills them, by column: ``{"age": 0, "name": ""}``.
     columns : dict of str to Padded, Ragged, Sparse or Keys, optional
-        How arrays of any length, sparse vectors, and maps, become tensors:
-        ``{"tokens": Padded(128)}``; see ``docs/rows.md``.
+        How columns of variable length become tensors: ``{"tokens": Padded(128)}``. See
+        ``docs/rows.md``.
     job_dir : str or Path, optional
-        Where logs, results and event files are put in the driver, a folder for each job. Default:
-        a folder in the temporary folder.
+        Folder on the driver's machine for logs, results and event files; each job gets a folder in
+        it. Default: the temporary folder.
     run_id : str, optional
-        What whoever starts this run calls it, such as an Airflow run's id; needs `job_dir`, where
-        the run has a folder of this name. Started again under it, a run that has succeeded isn't
-        trained again: its result is returned, and nothing is launched. One that has failed, or
-        whose driver was killed, goes on from its checkpoints. See ``docs/outcomes.md``.
+        Name of the run, such as an Airflow run id; needs `job_dir`. Runs are idempotent by it: if
+        the run with this name has succeeded, its result is returned and nothing is launched;
+        if it has failed or its driver was killed, it resumes from its checkpoints. See
+        ``docs/outcomes.md``.
     tensorboard : bool or TensorBoard, default False
-        Serve TensorBoard beside the chief and print its URL; a `TensorBoard` can have the event
-        files copied to another file system.
+        Serve TensorBoard on the chief's host and print its URL. ``TensorBoard(copy_to=…)`` also
+        copies the event files to another file system.
     logs : {'all', 'chief', 'none'}, default 'all'
-        Whose output is shown. Files in ``job_dir`` hold all of it in any case.
+        Whose output to print. ``job_dir`` keeps the output of all tasks.
     progress : bool, default True
-        Draw the progress bar.
+        Show a progress bar.
     start_timeout : float, default 300
-        Seconds for all tasks to register, and again for all to come up. Under dynamic allocation
-        counted anew with each executor that comes.
+        Seconds that all tasks have to register, and again to come up. Under dynamic allocation,
+        each new executor restarts the first period.
     deadlines : Deadlines, optional
-        How long a running job may take: heartbeats, steps, its end, and all of it.
+        Time limits of the running job: for heartbeats, steps, shutdown and the whole run.
     restarts : Restarts, optional
-        Which failures it is started again after, and how often it moves away from executors that
-        are taken back.
+        Which failures to restart after, and how often to move away from executors that are being
+        decommissioned.
     gpu_options : GpuOptions, optional
-        How much memory of its GPUs a task may take.
+        How much GPU memory a task may use.
     distribution : Distribution, optional
-        How gradients are exchanged, and how variables are spread over parameter servers.
+        How workers exchange gradients, and how variables are split over parameter servers.
     programs : Programs, optional
-        What scripts and commands are given that aren't functions.
+        Options of scripts and commands: flags of classic programs, and gridflow's patches.
     spool : Spool, optional
-        Where rows are kept on each host, and how many.
+        Where hosts store rows, and how many pushed rows may wait there.
     launch_options : LaunchOptions, optional
-        How tasks are launched, and what stays behind: warm processes, slots, jobs' folders.
+        How to launch tasks and what to keep afterwards: warm processes, Spark's slots, folders.
     network : Network, optional
-        Where the coordinator in the driver listens, and where executors find it.
+        Where the driver listens, and under which address executors reach it.
 
     Raises
     ------
