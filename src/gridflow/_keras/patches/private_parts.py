@@ -257,11 +257,11 @@ class Answers:
 
 
 def model_of(callback: Any) -> Any:
-    """Return the model of a callback or a list of them.
+    """Return the model of a callback or a list of them, or None.
 
     On JAX, Keras's property writes the whole state back to the model, which is slow in each step.
     """
-    return getattr(callback, "_model", None) or callback.model
+    return getattr(callback, "_model", None) or getattr(callback, "model", None)
 
 
 def train_counter(model: Any) -> Any:

@@ -129,7 +129,7 @@ def _told(name: str) -> Callable[..., Any]:
             return
         is_groups = runtime.due.in_step  # not the fit of another model in a callback
         if name in _COMPLETE and (is_groups or runtime.num_workers == 1):
-            statistics.synchronise(private_parts.model_of(self))
+            _complete(self)
         savers = [each for each in self.callbacks if isinstance(each, CheckpointAndResume)]
         with runtime.due.in_callbacks():
             for each in savers if name == "on_train_begin" else ():
@@ -146,6 +146,13 @@ def _told(name: str) -> Callable[..., Any]:
                 each.settle()
 
     return told
+
+
+def _complete(callbacks: Any) -> None:
+    """Average the statistics of a model, if a program's own list of callbacks has one."""
+    model = private_parts.model_of(callbacks)
+    if model is not None:
+        statistics.synchronise(model)
 
 
 def _tell_begun(saver: CheckpointAndResume, name: str) -> None:
