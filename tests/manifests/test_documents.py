@@ -84,7 +84,7 @@ def test_every_two_options_together_are_valid_and_fast(target):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_combination_is_valid_and_fast(target):
-    check(target, matrix())
+    check(target, [*matrix(), ("full", full())])
 
 
 @pytest.mark.parametrize("target", TARGETS)
