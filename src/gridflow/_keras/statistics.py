@@ -70,13 +70,14 @@ def of_layers(model: Any) -> list[Any]:
 
 def begin(model: Any) -> None:
     """Note what all ranks start a fit with."""
-    found = [each for each in diverging(model) if _is_summed(each)]
+    found = [] if flavour_of(model) == "tf_keras" else diverging(model)
+    found = [each for each in found if _is_summed(each)]  # tf_keras's are TensorFlow's own
     common = {id(each): (each, np.array(each)) for each in found}
     object.__setattr__(model, _COMMON, common)  # past Keras's __setattr__, which would track it
 
 
 def _is_summed(variable: Any) -> bool:
-    return getattr(variable, "aggregation", None) == "sum"  # tf_keras's are TensorFlow's own
+    return getattr(variable, "aggregation", None) == "sum"
 
 
 def _add_up(model: Any, total: Callable[[list[Any]], Sequence[Any]]) -> int:
