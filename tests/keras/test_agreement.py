@@ -121,10 +121,11 @@ ROWS = {"train": {"x": X[:61], "y": X[:61, :1]}}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-def test_what_a_layer_counts_is_added_up_over_the_ranks_if_it_is_declared_so():
-    (first, second), _ = run_job(
-        count, 2, "multi_worker_mirrored", arguments=("float32",), data=ROWS
-    )
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_what_a_layer_counts_is_added_up_over_the_ranks_if_it_is_declared_so(backend):
+    skip_without(backend)
+    given = {"arguments": ("float32",), "data": ROWS, "backend": backend}
+    (first, second), _ = run_job(count, 2, "multi_worker_mirrored", **given)
     assert first == second
     assert first == [(61, 4), (183, 12)]
 

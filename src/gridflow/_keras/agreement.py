@@ -12,7 +12,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gridflow._keras import own_callbacks, statistics
+from gridflow._keras import own_callbacks
 from gridflow._keras.results import flavour_of
 from gridflow.errors import GridflowError
 
@@ -128,6 +128,7 @@ class Agreement:
         GridflowError
             This rank starts elsewhere than the others, or with another model.
         """
+        from gridflow._keras import statistics
         from gridflow._keras.patches.hooks import position
 
         if self._is_in_fit:

@@ -20,7 +20,6 @@ import numpy as np
 
 from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import flavour_of, is_tensorflow
-from gridflow._keras.runtime import present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,21 +136,13 @@ def _synchronise_ranks(model: Any) -> int:
     average = registry.hooks_of("keras").averaging()
     if average is None:
         return 0
-    number = _add_up(model, functools.partial(_sums, average))
+    number = _add_up(model, registry.hooks_of("keras").sums)
     found = [each for each in diverging(model) if not _is_summed(each)]
     if found:
         means = average([variable.value for variable in found])
         for variable, mean in zip(found, means, strict=True):
             variable.assign(mean)
     return number + len(found)
-
-
-def _sums(average: Callable[[list[Any]], Sequence[Any]], changes: list[Any]) -> list[Any]:
-    import keras
-
-    runtime = present()
-    size = 1 if runtime is None else runtime.num_workers
-    return [each * size for each in average([keras.ops.convert_to_tensor(c) for c in changes])]
 
 
 def _averaging(model: Any, found: list[Any]) -> Any:

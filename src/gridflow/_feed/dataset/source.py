@@ -119,7 +119,8 @@ class Source(ABC):
         only between two windows, and would wait otherwise.
         """
 
-    def _begin(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def begin(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Begin the next epoch."""
         keep_freed()  # now, as TensorFlow has made the dataset
         return self.epoch()
 
@@ -177,7 +178,7 @@ class Source(ABC):
         signature = ragged.signature(self.selection.tensors, self.static_rows())
         # A graph keeps what it calls. What is called without one, TensorFlow keeps for ever; but a
         # dataset is kept by all that is made of it, and by its iterators.
-        begin = _weakly(self) if tf.executing_eagerly() else self._begin
+        begin = _weakly(self) if tf.executing_eagerly() else self.begin
         windows = tf.data.Dataset.from_generator(begin, output_signature=signature)
         setattr(windows, SOURCE, self)
         # Each call of a generator costs about 0.4 ms. Slices of a window cost nothing: if a batch
@@ -220,7 +221,7 @@ def _weakly(source: Source) -> Callable[[], Iterator[tuple[np.ndarray, ...]]]:
     def epoch() -> Iterator[tuple[np.ndarray, ...]]:
         living = found()
         assert living is not None, "a dataset lives as long as its iterators"
-        return living._begin()  # noqa: SLF001 (its own)
+        return living.begin()
 
     return epoch
 

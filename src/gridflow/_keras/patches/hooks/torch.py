@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 from keras.src.optimizers import loss_scale_optimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -27,8 +28,6 @@ from gridflow._keras.patches.registry import Hook
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-
 TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
 _applying: list[bool] = []
@@ -39,6 +38,12 @@ _DIVIDED: Final = "_gridflow_divided"
 def average(tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors' means over all ranks. All must call it, with the same shapes."""
     return [each / distributed.get_world_size() for each in exchange.add_up(tensors)]
+
+
+def sums(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the sums of arrays over all ranks. All must call it, with the same shapes."""
+    found = exchange.add_up([keras.ops.convert_to_tensor(each) for each in arrays])
+    return [np.array(each.cpu()) for each in found]
 
 
 def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
