@@ -108,8 +108,7 @@ def train_elsewhere(distributor, folder, data, take_back):
     until(lambda: len(list(folder.glob("here-*"))) == 2, job)
     take_back(job._run.executors(1)[1])
     machine = job._run._machine
-    # Both have said by now where they can stop, whatever they are at.
-    until(lambda: machine._saving is not None and machine._saving._step is not None, job)
+    until(lambda: machine._saves_to_move is not None, job)
     (folder / "go").touch()
     result = job.result()
     return {

@@ -64,6 +64,8 @@ class HostGroup:
         Whether this is rank 0.
     told : int
         What this rank tells the others with each `add_up`: a byte of flags.
+    asked : int
+        More flags, which another thread may set.
     heard : int
         What any rank has told. After the same sum, it is the same on all ranks.
     """
@@ -81,7 +83,7 @@ class HostGroup:
     ) -> None:
         self._ranks, self._rank, self._size = ranks, rank, size
         self.is_chief = rank == 0
-        self.told = self.heard = 0
+        self.told = self.asked = self.heard = 0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
@@ -144,7 +146,9 @@ class HostGroup:
         PeerGone, TimeoutError, RanksDiffer
             As `all_reduce`.
         """
-        mine = Parts(arrays, dtype, self._rank, self._size, weight=weight, told=self.told)
+        mine = Parts(
+            arrays, dtype, self._rank, self._size, weight=weight, told=self.told | self.asked
+        )
         total = self._sum(mine)
         notes = mine.notes(total)
         for rank, note in enumerate(notes):

@@ -96,6 +96,7 @@ class Agreement:
             Whether steps add up gradients through this group.
         """
         self._group, self._is_told_in_steps = group, in_steps
+        group.asked = self._asked
 
     def leave(self) -> None:
         """Take part in nothing more: the function has returned."""
@@ -110,7 +111,7 @@ class Agreement:
         self._initial_epoch = initial_epoch
         if self._group is None:
             return list(callbacks)
-        self._group.told, self._group.heard = self._asked, 0
+        self._group.told = self._group.heard = 0
         paths = own_callbacks.paths_of(callbacks)
         taken, *_ = self._gathered(paths)
         self._is_in_fit = True
@@ -146,7 +147,7 @@ class Agreement:
         """
         if self._group is None or not self._is_in_fit:
             return wants
-        self._group.told |= self._asked | _STOP * wants
+        self._group.told |= _STOP * wants
         if not self._is_told_in_steps:
             self._group.tell()
         return bool(self._group.heard & _STOP)
@@ -162,6 +163,8 @@ class Agreement:
             Whether no rank makes another step after it.
         """
         self._asked = _SAVE | _STAY * stays
+        if self._group is not None:
+            self._group.asked = self._asked
 
     @property
     def saves(self) -> bool:
@@ -180,7 +183,7 @@ class Agreement:
         if flags & _SAVE:
             self._asked = 0
             if self._group is not None:
-                self._group.told &= _STOP
+                self._group.asked = 0
                 self._group.heard &= _STOP
         return bool(flags & _SAVE), bool(flags & _STAY)
 
