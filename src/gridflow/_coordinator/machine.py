@@ -271,7 +271,7 @@ class JobMachine:
         moves = self._saves_to_move = self._may_move()
         then = "moves" if moves else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
-        # It tells the other ranks in its next step, so that all save after the same one.
+        # It tells the other ranks with its step, so that all save after the same one.
         return [ev.Say(words), ev.Send(commands.AskToSave(self.generation, moves), self._chief)]
 
     def _may_move(self) -> bool:

@@ -93,7 +93,7 @@ def _reused(size: int) -> np.ndarray:
 
 
 def is_own(array: np.ndarray) -> bool:
-    """Return whether an array lies in memory of `aligned_empty`, which is used once."""
+    """Return whether an array lies in memory of `aligned_empty`: nobody else writes into it."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -32,7 +32,7 @@ AVERAGES: Final = "_gridflow_averages"
 
 
 def diverging(model: Any) -> list[Any]:
-    """Return the variables of a model that may differ between replicas.
+    """Return the variables of a model that may differ between replicas, and are averaged.
 
     In Keras 3 these are the non-trainable floating-point weights of layers that aren't frozen,
     including submodels: what a layer updates itself when it is called. In tf_keras they are those
@@ -48,6 +48,14 @@ def diverging(model: Any) -> list[Any]:
             and weight.synchronization == tf.VariableSynchronization.ON_READ
             and weight.aggregation == tf.VariableAggregation.MEAN
         ]
+    return [each for each in _floats(model) if each.aggregation != "sum"]
+
+
+def _summed(model: Any) -> list[Any]:
+    return [each for each in _floats(model) if each.aggregation == "sum"]
+
+
+def _floats(model: Any) -> list[Any]:
     return [
         variable
         for variable in of_layers(model)
@@ -69,19 +77,13 @@ def of_layers(model: Any) -> list[Any]:
 
 def begin(model: Any) -> None:
     """Note what all ranks start a fit with."""
-    found = [] if flavour_of(model) == "tf_keras" else diverging(model)
-    found = [each for each in found if _is_summed(each)]  # tf_keras's are TensorFlow's own
-    common = {id(each): (each, np.array(each)) for each in found}
+    common = [(each, np.array(each)) for each in _summed(model)]
     object.__setattr__(model, _COMMON, common)  # past Keras's __setattr__, which would track it
-
-
-def _is_summed(variable: Any) -> bool:
-    return getattr(variable, "aggregation", None) == "sum"
 
 
 def _add_up(model: Any, total: Callable[[list[Any]], Sequence[Any]]) -> int:
     """Change what is summed by the changes of all ranks; return how many variables those are."""
-    found = list(model.__dict__.get(_COMMON, {}).values())
+    found = model.__dict__.get(_COMMON, [])
     changes = [np.array(variable) - before for variable, before in found]
     for (variable, before), change in zip(found, total(changes) if found else [], strict=True):
         variable.assign(before + np.array(change, before.dtype))
@@ -112,7 +114,7 @@ def synchronise(model: Any) -> int:
     number = 0
     if isinstance(strategy.extended, Extended):
         number = _add_up(model, lambda changes: strategy.extended.reduced(False, changes))
-    found = [each for each in diverging(model) if not _is_summed(each)]
+    found = diverging(model)
     if found:
         with strategy.scope():
             _averaging(model, found)()
@@ -137,7 +139,7 @@ def _synchronise_ranks(model: Any) -> int:
     if average is None:
         return 0
     number = _add_up(model, registry.hooks_of("keras").sums)
-    found = [each for each in diverging(model) if not _is_summed(each)]
+    found = diverging(model)
     if found:
         means = average([variable.value for variable in found])
         for variable, mean in zip(found, means, strict=True):

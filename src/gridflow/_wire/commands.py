@@ -156,7 +156,7 @@ class Replace(Command):
 class AskToSave(Command):
     """A task of the group will be preempted: make a checkpoint at the end of a step.
 
-    The rank that hears it tells the others in the next step.
+    The rank that hears it tells the others with its gradients.
 
     Attributes
     ----------

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._agent.forkserver import child, memory, messages, safety
 from gridflow._agent.procfs import began
 from gridflow._spec import backends
-from gridflow._spec.backends import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,7 +243,9 @@ class TrainingForkServer:
 
     def _load(self, packages: list[str]) -> str | None:
         """Import what a process needs; return why that failed."""
-        missing = [name for name in packages if name in BACKENDS and name not in sys.modules]
+        missing = [
+            name for name in packages if name in backends.BACKENDS and name not in sys.modules
+        ]
         if missing and self._failed is None:
             self._import([each for name in missing for each in _needed_with(name)])
         return self._failed
@@ -258,7 +259,7 @@ class TrainingForkServer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for name in names:
-                    if name in BACKENDS:
+                    if name in backends.BACKENDS:
                         self._import_algebra()
                     importlib.import_module(name)
             _look_ahead()

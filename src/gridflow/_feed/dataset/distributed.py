@@ -95,15 +95,14 @@ def formed(strategy: Any, source: S, prefetch: int, again: Callable[[S], Any]) -
     if is_mirrored(strategy):
         found: Any = strategy.distribute_datasets_from_function(lambda _: source.dataset(prefetch))
         setattr(found, SOURCE, source)
-        kind: Any = type(found)
-        kind = _of_devices(kind)
+        form = _of_devices
     else:
         found = source.dataset(prefetch)
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return found
-        kind = type(found)
-        kind = _of_rows(kind)
-    found.__class__ = kind
+        form = _of_rows
+    kind: Any = type(found)
+    found.__class__ = form(kind)
     found.again = again
     return found
 
