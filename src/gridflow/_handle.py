@@ -208,6 +208,32 @@ class JobHandle(Pushing):
             raise InvalidArgument(f"there is no task {task!r} in this job; there are {names}.")
         return path.read_text(encoding="utf-8")
 
+    def stacks(self, timeout: float = 10.0) -> dict[str, str | None]:
+        """Return where each task is right now: the Python stacks of its threads, main thread first.
+
+        A job that seems to hang can be asked; it isn't disturbed.
+
+        Parameters
+        ----------
+        timeout : float, default 10
+            Seconds to wait for the tasks' answers.
+
+        Returns
+        -------
+        dict of str to str or None
+            By task, such as ``worker:0``. None for a task that hasn't answered: it isn't up, is
+            stopped, or runs C code that holds Python's GIL. Empty once the job has ended.
+
+        Raises
+        ------
+        InvalidArgument
+            The tasks can't be asked: executors don't reach this process.
+        """
+        if not (isinstance(timeout, int | float) and timeout > 0):
+            raise InvalidArgument(f"timeout must be a number of seconds above 0; got {timeout!r}.")
+        found = self._run.stacks(timeout, self._ended.is_set)
+        return {} if self._ended.is_set() else found
+
     def __await__(self) -> Generator[Any, None, Result]:
         """Wait for the result without keeping others from working."""
         return asyncio.to_thread(self.result).__await__()

@@ -214,7 +214,10 @@ class TaskLost(TrainingFailed):
 
 
 class StepTimeout(TrainingFailed, TimeoutError):
-    """A rank made no step for ``Deadlines.step`` seconds."""
+    """A rank made no step for ``Deadlines.step`` seconds.
+
+    Its stack is in the message; ``failures[0].stacks`` has those of all ranks, by task.
+    """
 
 
 class RunTimeout(TrainingFailed, TimeoutError):

@@ -324,6 +324,7 @@ def test_a_rank_without_steps_is_inspected_and_named():
     assert type(error) is errors.StepTimeout
     assert error.first.task == "worker:1"
     assert "time.sleep(1e9)" in str(error)
+    assert error.first.stacks == {"worker:0": "in TensorFlow", "worker:1": "time.sleep(1e9)"}
 
 
 def test_a_rank_that_is_done_stepping_is_not_waited_for():

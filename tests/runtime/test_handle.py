@@ -53,15 +53,21 @@ def test_a_job_is_asked_and_waited_for_while_it_runs(distributor, tmp_path):
     assert report.tasks["worker:1"].place.step >= 1
     assert report.tasks["worker:1"].logs == {"loss": 0.5}
     assert handle.logs("worker:1") == "worker:1 is here\n"
+    stacks = handle.stacks(timeout=patience())
+    assert set(stacks) == both
+    assert all("in waits\n" in stack.partition("gridflow-")[0] for stack in stacks.values())
     assert re.search(r"training<.*worker:1<.*train<", handle._repr_html_(), re.DOTALL)
     (tmp_path / "go").touch()
     assert handle.result(timeout=patience()).values == [0, 1]
     assert handle.state == "succeeded"
     handle.wait_until("evaluating")  # it never was, and nobody waits for ever
+    assert handle.stacks() == {}
     handle.cancel()
     assert handle.result().values == [0, 1]
     with pytest.raises(errors.InvalidArgument, match="Did you mean 'training'"):
         handle.wait_until("trainin")
+    with pytest.raises(errors.InvalidArgument, match="timeout must be"):
+        handle.stacks(timeout=0)
     with pytest.raises(errors.InvalidArgument, match=r"there are worker:0, worker:1"):
         handle.logs("worker:7")
 
@@ -75,6 +81,21 @@ def test_a_job_that_is_cancelled_ends_with_all_that_it_started(distributor, tmp_
         handle.result(timeout=patience())
     assert handle.state == "cancelled"
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_task_that_is_stopped_has_no_stack_and_the_others_have_theirs(distributor, tmp_path):
+    handle = distributor.start(waits, str(tmp_path))
+    wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2, "both ranks")
+    stopped = psutil.Process(int((tmp_path / "here-1").read_text()))
+    stopped.suspend()
+    try:
+        stacks = wait_for(lambda: (told := handle.stacks(2))["worker:0"] and told, "an answer")
+        assert "in waits\n" in stacks["worker:0"]
+        assert stacks["worker:1"] is None
+    finally:
+        stopped.resume()
+        (tmp_path / "go").touch()
+    assert handle.result(timeout=patience()).values == [0, 1]
 
 
 def test_two_jobs_of_one_distributor_run_at_the_same_time(tmp_path):

@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "kind string, name string, chunk binary"
 _FILE, _ERROR = "file", "error"
+_WHY: Final = (
+    "executors can't connect to this client, so the coordinator runs beside them. Set "
+    "Network(advertise=…) to an address of this machine that executors can reach."
+)
 _CHUNK_BYTES: Final = 1 << 20
 _LOOK_SECONDS: Final = 0.2
 #: Bytes of a log that are shown at a time.
@@ -165,6 +169,16 @@ class InsideRun(RecordedRun):
         if self._whole is not None:
             self._whole.cancel()
 
+    def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:  # noqa: ARG002 (as of a running job)
+        """Refuse.
+
+        Raises
+        ------
+        InvalidArgument
+            Always.
+        """
+        raise InvalidArgument(f"tasks can't be asked for their stacks: {_WHY}")
+
     def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:  # noqa: ARG002 (nobody here can know)
         """Wait for the end: the job's earlier states aren't known here."""
         end = None if timeout is None else time.monotonic() + timeout
@@ -198,9 +212,7 @@ class _Unreachable(NoStreams):
             Always.
         """
         raise InvalidArgument(
-            f"rows can't be pushed to {stream!r}: executors can't connect to this client, so the "
-            "coordinator runs beside them. Pass the rows to run(data=…), or set "
-            "Network(advertise=…) to an address of this machine that executors can reach."
+            f"rows can't be pushed to {stream!r}: {_WHY} Or pass the rows to run(data=…)."
         )
 
 

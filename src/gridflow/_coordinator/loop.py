@@ -276,6 +276,20 @@ class JobRun:
             found.setdefault(str(self.job.spec.tasks[rank]), []).append(use)
         return {task: DataServiceUse.total(uses) for task, uses in found.items()}
 
+    def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:
+        """Ask all processes for their stacks; None for one that doesn't answer in time."""
+        tasks, answers = self.job.spec.tasks, self._desk.stacks
+        answers.clear()
+        self._desk.send(commands.Inspect(self._machine.generation))
+        end = time.monotonic() + timeout
+        while len(answers) < len(tasks) and time.monotonic() < end and not give_up():
+            time.sleep(_TICK_SECONDS)
+        known = dict(answers)
+        return {
+            str(task): known[rank].describe() if rank in known else None
+            for rank, task in enumerate(tasks)
+        }
+
     @property
     def log_paths(self) -> dict[Task, Path]:
         """The file of each task's output."""

@@ -547,7 +547,8 @@ class JobMachine:
         if isinstance(found, Ask):
             return [ev.Send(commands.Inspect(self.generation))]
         failure = self._failure(found.rank, "steps", found.summary)
-        return self._fail(at, replace(failure, traceback=found.stack))
+        stacks = {str(self.tasks[rank]): stack for rank, stack in found.stacks.items()}
+        return self._fail(at, replace(failure, traceback=found.stacks[found.rank], stacks=stacks))
 
     def _run_timed_out(self, at: float) -> list[ev.Instruction]:
         words = f"the job did not finish within {self.deadlines.run:g} seconds (Deadlines.run)"

@@ -96,6 +96,8 @@ class RpcHandler:
         self.not_finite: reports.NotFinite | None = None
         self.results: dict[int, dict[str, Any]] = {}
         self.tensorboard_url: str | None = None
+        #: The last stack, by rank.
+        self.stacks: dict[int, reports.Stack] = {}
         #: The last progress report, by rank.
         self.progress: dict[int, reports.Progress] = {}
         #: What was read through a data service, by rank and its number there.
@@ -457,6 +459,8 @@ class RpcHandler:
                         f"infinity) at {report.place}: checkpoints are kept as they were before"
                     )
                 self.not_finite = self.not_finite or report
+            case reports.Stack():
+                self.stacks[rank] = report
             case reports.BoardServed():
                 self.tensorboard_url = report.url
                 self._console.say(f"TensorBoard: {report.url}")

@@ -16,7 +16,7 @@ from gridflow._coordinator.alarms import Alarms
 from gridflow._coordinator.policies import stuck_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gridflow._coordinator.member import Member
     from gridflow._spec.option_groups import Deadlines
@@ -33,11 +33,11 @@ _PATIENCE: Final = 2
 
 @dataclass(frozen=True)
 class Stuck:
-    """The rank that failed to make a step, a description, and its stack."""
+    """The rank that failed to make a step, a description, and the stacks of all ranks."""
 
     rank: int
     summary: str
-    stack: str
+    stacks: Mapping[int, str]
 
 
 class Ask:
@@ -130,7 +130,7 @@ class StepWatch:
         stands = [self._members[rank] for rank in present]
         rank = present[stuck_rank([(m.waiting, m.stack, m.last_step) for m in stands])]
         words = f"made no step for {self._limit:g} seconds (Deadlines.step)"
-        return Stuck(rank, words + self._whom(rank), self._members[rank].stack or "")
+        return self._found(rank, words)
 
     def _forsaken(self, at: float, left: Sequence[int]) -> Stuck | None:
         """Return a rank that waits in a step for one that has stopped taking part."""
@@ -140,7 +140,11 @@ class StepWatch:
         if not stuck:
             return None
         words = f"made no step for {self._patience:g} seconds"
-        return Stuck(stuck[0], words + self._whom(stuck[0]), self._members[stuck[0]].stack or "")
+        return self._found(stuck[0], words)
+
+    def _found(self, rank: int, words: str) -> Stuck:
+        stacks = {each: self._members[each].stack or "" for each in self._awaited}
+        return Stuck(rank, words + self._whom(rank), stacks)
 
     def _whom(self, rank: int) -> str:
         others = [f"{self._tasks[peer]} {what}" for peer, what in self._absent.items()]

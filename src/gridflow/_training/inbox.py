@@ -99,10 +99,17 @@ class Inbox:
         os._exit(1)  # without the agent, nobody can use a result
 
     def _inspect(self) -> None:
-        frame: FrameType | None = sys._current_frames().get(self._main or 0)  # noqa: SLF001
+        frames = sys._current_frames()  # noqa: SLF001 (as debuggers do)
+        frame: FrameType | None = frames.pop(self._main or 0, None)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        frames.pop(threading.get_ident())
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        threads = {
+            f"{names.get(thread, 'not of Python')} ({thread})": "".join(traceback.format_stack(its))
+            for thread, its in frames.items()
+        }
         innermost = frame.f_code.co_filename if frame is not None else ""
         in_collective = COLLECTIVE_FILE in stack
         waiting = any(part in innermost for part in WAITING_FILES) or in_collective or self.meets()
         in_step, idle = (False, None) if self.due is None else (self.due.in_step, self.due.idle)
-        self._channel.send(Stack(stack, waiting, in_step or in_collective, idle))
+        self._channel.send(Stack(stack, waiting, in_step or in_collective, idle, threads))

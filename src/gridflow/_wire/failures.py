@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._spec.printable import printable
@@ -60,6 +60,8 @@ class TaskFailure:
         What to do about it, if the cause is known.
     consequence : bool
         Whether it looks like a consequence of another task's failure (a lost connection).
+    stacks : dict of str to str
+        Where all tasks were, if they were asked: their Python stacks.
     """
 
     task: str
@@ -73,6 +75,7 @@ class TaskFailure:
     log_tail: tuple[str, ...] = ()
     hint: str = ""
     consequence: bool = False
+    stacks: dict[str, str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""

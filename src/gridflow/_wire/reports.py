@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from gridflow._spec.place import Place
+from gridflow._spec.printable import printable
 from gridflow._wire.failures import TaskFailure
 from gridflow._wire.messages import Family, OfTraining, Report
 from gridflow._wire.ranks import AMONG_RANKS
@@ -354,6 +355,8 @@ class Stack(OfTraining):
         Whether it seems to be in a step, which needs all ranks.
     idle : float or None
         Seconds since its last step; None: no step is due.
+    threads : dict of str to str
+        The stacks of its other threads, by their names.
     """
 
     kind: ClassVar[str] = "stack"
@@ -361,6 +364,12 @@ class Stack(OfTraining):
     waiting: bool
     in_step: bool = False
     idle: float | None = None
+    threads: dict[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Return it as text: the main thread, then the others."""
+        parts = {"main thread": self.stack, **self.threads}
+        return printable("\n".join(f"{name}:\n{stack}" for name, stack in parts.items()))
 
 
 RELAYED: Final = (
