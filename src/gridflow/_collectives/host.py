@@ -5,11 +5,13 @@ All ranks add numbers in rank order, so all get the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +21,7 @@ from gridflow._collectives.parts import Parts, Whole
 from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gridflow._collectives.chain import Chain
 
@@ -66,6 +68,8 @@ class HostGroup:
         What this rank tells the others with each `add_up`: a byte of flags.
     asked : int
         More flags, which another thread may set.
+    waited : float
+        Seconds that this rank has waited in sums for others, and for the network between hosts.
     heard : int
         What any rank has told. After the same sum, it is the same on all ranks.
     """
@@ -84,6 +88,7 @@ class HostGroup:
         self._ranks, self._rank, self._size = ranks, rank, size
         self.is_chief = rank == 0
         self.told = self.asked = self.heard = 0
+        self.waited = 0.0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
@@ -211,8 +216,7 @@ class HostGroup:
             _send(link, message)
         parts = {self._rank: numbers}
         for rank, link in self._links:
-            told = self._receive(rank, link, _HEADER.size)
-            self._compare(rank, header, told)
+            self._await(rank, link, header)
             parts[rank] = np.frombuffer(self._receive(rank, link, mine.nbytes), mine.dtype)
         _add([parts[rank] for rank in self._ranks], out)
         mine.finish(0, out)
@@ -241,7 +245,8 @@ class HostGroup:
         self._meet(mine, 2 * number)
         if self._hosts > 1:
             if self._chain is not None:
-                self._chain.all_reduce(parts, total)
+                with self._waiting():
+                    self._chain.all_reduce(parts, total)
         elif len(parts) <= _FEW:
             _add(parts, out)
             return
@@ -296,8 +301,21 @@ class HostGroup:
             # The first rank may be waiting for other hosts. It says who is missing there, and if it
             # stands still itself, they notice.
             is_away = self._hosts > 1 and rank == self._ranks[0] and stage == _FIRST_SUM
-            told = self._receive(rank, link, _HEADER.size, is_patient=is_away)
-            self._compare(rank, header, told)
+            self._await(rank, link, header, is_patient=is_away)
+
+    def _await(
+        self, rank: int, link: socket.socket, header: bytes, *, is_patient: bool = False
+    ) -> None:
+        """Wait until a rank has called the same operation."""
+        with self._waiting():
+            told = self._receive(rank, link, _HEADER.size, is_patient=is_patient)
+        self._compare(rank, header, told)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
 
     def _header(self, mine: Whole | Parts, stage: int) -> bytes:
         return _HEADER.pack(self._count, mine.nbytes, mine.dtype.name.encode()[:8], stage)

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.environment import describe
+from gridflow._coordinator import bottleneck, record
 from gridflow._coordinator import events as ev
-from gridflow._coordinator import record
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.folders import ELSEWHERE
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow._coordinator.bottleneck import Bottleneck
     from gridflow._coordinator.checkpoints import CommittedCheckpoint
     from gridflow._coordinator.job import PreparedJob
     from gridflow._launch.base import Launch, Launcher
@@ -59,6 +60,8 @@ _STANDSTILL_SECONDS: Final = 1.0
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
 #: After this time, the user is told what keeps agents from starting.
 _OBSTACLE_SECONDS: Final = 5.0
+#: What held a shorter training back is of no interest.
+_WORTH_SAYING_SECONDS: Final = 10.0
 
 
 class JobRun:
@@ -258,6 +261,7 @@ class JobRun:
                     steps_per_epoch=report.steps_per_epoch,
                     phase=report.phase,
                     logs=report.logs,
+                    seconds=report.spent,
                 )
                 for rank, task in enumerate(self.job.spec.tasks)
                 if (report := known.get(rank)) is not None
@@ -267,7 +271,13 @@ class JobRun:
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             tensorboard_url=self._desk.tensorboard_url,
             data_service=self._data_service_uses(),
+            bottleneck="" if (found := self._bottleneck()) is None else found.sentence,
         )
+
+    def _bottleneck(self) -> Bottleneck | None:
+        known = dict(self._desk.progress)
+        names = {rank: str(task) for rank, task in enumerate(self.job.spec.tasks)}
+        return bottleneck.find({names[rank]: report.spent for rank, report in known.items()})
 
     def _data_service_uses(self) -> dict[str, DataServiceUse]:
         found: dict[str, list[DataServiceUse]] = {}
@@ -422,6 +432,9 @@ class JobRun:
             case ev.Finish():
                 for task, use in self._data_service_uses().items():
                     self._console.say(f"{task} {use}")
+                found = self._bottleneck()
+                if found is not None and found.seconds >= _WORTH_SAYING_SECONDS:
+                    self._console.say(found.sentence)
                 self._finish = instruction
 
     def _start(self, begun: ev.StartGeneration) -> None:

@@ -29,12 +29,21 @@ class TaskProgress:
         ``train``, ``test``, ``predict`` or ``idle``.
     logs : mapping of str to float
         Losses and metrics so far in this epoch.
+    seconds : mapping of str to float
+        Where the time of its fits went, without the first step of each: ``total``, and of that
+        ``rows`` (waiting for batches), ``ranks`` (for other ranks), ``callbacks`` (of which
+        ``batch_callbacks`` are part of each step), ``checkpoints`` and ``validation``; the rest is
+        computing. Beside them ``source`` (reading rows and making batches, perhaps meanwhile),
+        ``arriving`` (waiting for all rows before the first step), the number of ``steps`` and the
+        ``rows_a_step``. Waiting for other ranks can't be told from computing under JAX, nor where
+        gradients go through NCCL; waiting for batches not in loops of one's own.
     """
 
     place: Place
     steps_per_epoch: int | None
     phase: str
     logs: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,9 @@ class JobReport:
     tensorboard_url : str or None
     data_service : mapping of str to DataServiceUse
         By task; those that read through `TrainingContext.data_service`.
+    bottleneck : str
+        What holds the training back, in a sentence, with a remedy where one is known; empty for
+        the first ten steps.
     """
 
     state: str
@@ -68,6 +80,7 @@ class JobReport:
     failures: tuple[TaskFailure, ...]
     tensorboard_url: str | None
     data_service: Mapping[str, DataServiceUse] = field(default_factory=dict)
+    bottleneck: str = ""
 
     @property
     def preemptions(self) -> int:

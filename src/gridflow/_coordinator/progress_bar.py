@@ -9,11 +9,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._coordinator import bottleneck
 from gridflow._coordinator.outlet import show
 from gridflow._spec.printable import is_terminal, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tqdm import tqdm
 
@@ -43,6 +44,7 @@ class ProgressBar:
         self._leader = len(tasks)
         self._epoch = -1
         self._steps: dict[int, int] = {}
+        self._spent: dict[str, Mapping[str, float]] = {}
         self._rows = 0
         self._began = 0.0
 
@@ -81,6 +83,10 @@ class ProgressBar:
             words["rows/s"] = f"{self._rows / seconds:,.0f}"
         if len(self._steps) > 1:
             words["slowest"] = str(self._tasks[slowest])
+        self._spent[str(self._tasks[rank])] = report.spent
+        found = bottleneck.find(self._spent)
+        if found is not None and found.cause != "computing":
+            words["held back by"] = f"{found.cause} {found.share:.0%}"
         self._bar.set_postfix(words, refresh=False)
         self._bar.update(max(0, self._steps[slowest] - self._bar.n))
         self._put_up()

@@ -98,6 +98,10 @@ class Agreement:
         self._group, self._is_told_in_steps = group, in_steps
         group.asked = self._asked
 
+    def waited(self) -> float:
+        """Return for how many seconds this rank has waited for others so far."""
+        return 0.0 if self._group is None else self._group.waited
+
     def leave(self) -> None:
         """Take part in nothing more: the function has returned."""
         if self._group is not None:

@@ -224,7 +224,7 @@ class ProgressReporter(NeutralCallback):
         self._fit = current_fit(self._runtime)
         # Read it now, because a validation has its own data.
         self._data = position.data_of(self.model)
-        self._rows_a_step = self._rows_of_a_step()
+        self._rows_a_step = self._runtime.spent.rows_a_step = self._rows_of_a_step()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Count the epoch's steps from its start."""

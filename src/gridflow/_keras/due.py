@@ -42,6 +42,11 @@ class Due:
         return self._together and not self._callbacks
 
     @property
+    def depth(self) -> int:
+        """How many fits, evaluations and predictions run inside one another; 0 in a callback."""
+        return 0 if self._callbacks else self._depth
+
+    @property
     def idle(self) -> float | None:
         """Seconds since the last step; None if no step is due."""
         return time.monotonic() - self._last if self._due else None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
     from gridflow._keras.resume.writer import Writer
+    from gridflow._keras.spent import Spent
     from gridflow._spec.option_groups import TrainingOptions
     from gridflow._spec.place import Place
 
@@ -45,6 +46,10 @@ class Runtime(Protocol):
     @property
     def agreement(self) -> Agreement:
         """What all ranks do alike in their fits."""
+
+    @property
+    def spent(self) -> Spent:
+        """Where the time of fits goes."""
 
     @property
     def due(self) -> Due:

@@ -32,7 +32,8 @@ def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
     if start == "early":
         return _early(runtime, request)
     name = request.name
-    rows, own_rows = _rows(runtime, name), _own_rows(runtime, name)
+    with runtime.spent.awaiting_rows():
+        rows, own_rows = _rows(runtime, name), _own_rows(runtime, name)
     _check_columns(runtime, name, *request.columns.values())
     return runtime.mode.dataset(replace(request, rows=rows, own_rows=own_rows))
 
@@ -46,7 +47,8 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
     name, batch_size, tail = request.name, request.batch_size, request.tail
     strategy = runtime.mode.early_strategy()
     arriving.check(batch_size, tail)
-    arriving.wait_for_some(runtime.inbox, runtime.channel, name)
+    with runtime.spent.awaiting_rows():
+        arriving.wait_for_some(runtime.inbox, runtime.channel, name)
 
     @functools.cache
     def settled() -> None:

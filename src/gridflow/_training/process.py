@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridflow._keras.agreement import Agreement
+from gridflow._keras.spent import Spent
 from gridflow._spec import strategies
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
@@ -39,6 +41,8 @@ class TaskProcess:
     meetings : MeetingClient
     agreement : Agreement
         What all ranks do alike in their fits.
+    spent : Spent
+        Where the time of its fits goes.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
@@ -55,6 +59,7 @@ class TaskProcess:
         self.epoch_counters: list[EpochCounter] = []
         compares = self.training.distribution.local_steps is None
         self.agreement = Agreement(self.rank, compares=compares)
+        self.spent = Spent({"ranks": self.agreement.waited, "source": _made})
         self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
 
     @property
@@ -88,3 +93,9 @@ class TaskProcess:
         from gridflow._feed.store import SpoolReader
 
         return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
+
+
+def _made() -> float:
+    """Return how long sources of rows have been at work, without importing them before others."""
+    source = sys.modules.get("gridflow._feed.dataset.source")
+    return 0.0 if source is None else float(source.busy())

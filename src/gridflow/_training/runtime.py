@@ -97,7 +97,7 @@ class TaskRuntime(TaskProcess):
     def progress(self, **fields: Any) -> None:
         """Report progress (see `gridflow._keras.runtime.Runtime`)."""
         fields["logs"] = {name: float(value) for name, value in fields["logs"].items()}
-        self._last = reports.Progress(**fields)
+        self._last = reports.Progress(**fields, spent=self.spent.report())
         self.channel.send(self._last)
         if time.monotonic() - self._told_at > _ACCOUNT_SECONDS:
             self._tell_accounts()

@@ -230,6 +230,8 @@ class Progress(OfTraining):
     logs : dict of str to float
     fit : int
         Which call of ``fit``, from 0.
+    spent : dict of str to float
+        Seconds of the fits so far, by what they were spent on; see `gridflow._keras.spent`.
     """
 
     kind: ClassVar[str] = "progress"
@@ -240,6 +242,7 @@ class Progress(OfTraining):
     rows: int
     logs: dict[str, float]
     fit: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

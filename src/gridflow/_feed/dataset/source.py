@@ -33,6 +33,7 @@ From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ __all__ = [
     "LOOK_SECONDS",
     "SOURCE",
     "Source",
+    "busy",
     "chain",
     "is_mirrored",
     "own_part",
@@ -69,6 +71,7 @@ __all__ = [
 SOURCE: Final = "gridflow_source"
 #: That an iteration waits for rows at a time.
 LOOK_SECONDS: Final = 0.2
+_busy: dict[str, float] = {"seconds": 0.0}
 S = TypeVar("S", bound="Source")
 
 
@@ -122,7 +125,7 @@ class Source(ABC):
     def begin(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Begin the next epoch."""
         keep_freed()  # now, as TensorFlow has made the dataset
-        return self.epoch()
+        return _timed(self.epoch())
 
     @abstractmethod
     def _ready(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, ...]]:
@@ -212,6 +215,23 @@ class Source(ABC):
             else:
                 found.append(np.empty((0, size, *tensor.row_shape), tensor.numpy_dtype))
         return tuple(found)
+
+
+def busy() -> float:
+    """Return for how many seconds this process's sources have waited for rows and made windows."""
+    return _busy["seconds"]
+
+
+def _timed(windows: Iterator[tuple[np.ndarray, ...]]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield windows, and count how long each takes."""
+    with contextlib.closing(windows):  # type: ignore[type-var]
+        while True:
+            began = time.perf_counter()
+            window = next(windows, None)
+            _busy["seconds"] += time.perf_counter() - began
+            if window is None:
+                return
+            yield window
 
 
 def _weakly(source: Source) -> Callable[[], Iterator[tuple[np.ndarray, ...]]]:

@@ -311,6 +311,10 @@ class CheckpointAndResume(NeutralCallback):
         self._since = 0
         if self._fit < self._awaited or self._runtime.saves_sections != at_section:
             return
+        with self._runtime.spent.saving():
+            self._save_now(epoch, step, finished=finished, at_section=at_section)
+
+    def _save_now(self, epoch: int, step: int, *, finished: bool, at_section: bool) -> None:
         is_asked = stays = False
         if not at_section:
             is_asked, stays = self._runtime.agreement.take_request()

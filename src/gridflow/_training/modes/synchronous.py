@@ -41,12 +41,13 @@ class Synchronous(Mode):
         """Return the strategy; an evaluator runs alone and has TensorFlow's default one."""
         import tensorflow as tf
 
-        from gridflow._keras.patches.hooks import untuned
+        from gridflow._keras.patches.hooks import timed_iterators, untuned
 
         process = self._process
         if process.is_evaluator:
             return tf.distribute.get_strategy()
         untuned.install()
+        timed_iterators.install(process.spent)
         match process.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
                 return self._multi_worker()

@@ -34,8 +34,11 @@ _STEP_ENDS: Final = tuple(f"on_{kind}_batch_end" for kind in _KINDS)
 _ENDS: Final = ("on_train_batch_end", "on_epoch_end")
 #: Before these, statistics that each rank keeps of its own rows are averaged over the ranks.
 _COMPLETE: Final = ("on_test_begin", "on_epoch_end", "on_train_end")
+_OF_EPOCHS: Final = ("on_epoch_begin", "on_epoch_end")
+#: How many fits, evaluations and predictions run inside one another then.
+_IN_FIT, _IN_VALIDATION = 1, 2
 _OCCASIONS: Final = (
-    *("on_epoch_begin", "on_epoch_end"),
+    *_OF_EPOCHS,
     *(f"on_{kind}_{when}" for kind in _KINDS for when in ("begin", "end", "batch_begin")),
     *_STEP_ENDS,
 )
@@ -127,25 +130,45 @@ def _told(name: str) -> Callable[..., Any]:
         if runtime is None:
             method(self, *args, **kwargs)
             return
-        is_groups = runtime.due.in_step  # not the fit of another model in a callback
-        if name in _COMPLETE and (is_groups or runtime.num_workers == 1):
-            _complete(self)
-        savers = [each for each in self.callbacks if isinstance(each, CheckpointAndResume)]
-        with runtime.due.in_callbacks():
-            for each in savers if name == "on_train_begin" else ():
-                each.begins(self.callbacks)
-            method(self, *args, **kwargs)
-            for each in savers:
-                _tell_begun(each, name)
-        if name in _STEP_ENDS:
-            runtime.due.step_ended()
-        if is_groups:
-            _agree(runtime, self, name, args[0] if args else kwargs.get("epoch"))
-        with runtime.due.in_callbacks():
-            for each in savers if name in _ENDS else ():
-                each.settle()
+        with _measured(runtime, name):
+            _tell(runtime, method, name, self, args, kwargs)
 
     return told
+
+
+def _tell(runtime: Runtime, method: Any, name: str, callbacks: Any, args: Any, kwargs: Any) -> None:
+    is_groups = runtime.due.in_step  # not the fit of another model in a callback
+    if name in _COMPLETE and (is_groups or runtime.num_workers == 1):
+        _complete(callbacks)
+    savers = [each for each in callbacks.callbacks if isinstance(each, CheckpointAndResume)]
+    with runtime.due.in_callbacks():
+        for each in savers if name == "on_train_begin" else ():
+            each.begins(callbacks.callbacks)
+        method(callbacks, *args, **kwargs)
+        for each in savers:
+            _tell_begun(each, name)
+    if name in _STEP_ENDS:
+        runtime.due.step_ended()
+    if is_groups:
+        _agree(runtime, callbacks, name, args[0] if args else kwargs.get("epoch"))
+    with runtime.due.in_callbacks():
+        for each in savers if name in _ENDS else ():
+            each.settle()
+
+
+@contextlib.contextmanager
+def _measured(runtime: Runtime, name: str) -> Iterator[None]:
+    """Measure what callbacks of the outermost fit take, and its validations."""
+    depth = runtime.due.depth
+    if depth == _IN_FIT and (name.startswith("on_train_") or name in _OF_EPOCHS):
+        with runtime.spent.during(name):
+            yield
+        return
+    if depth == _IN_VALIDATION and name == "on_test_begin":
+        runtime.spent.validation(begins=True)
+    yield
+    if depth == _IN_VALIDATION and name == "on_test_end":
+        runtime.spent.validation(begins=False)
 
 
 def _complete(callbacks: Any) -> None:

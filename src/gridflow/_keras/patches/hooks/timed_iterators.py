@@ -1,0 +1,50 @@
+"""Measures how long the steps of TensorFlow wait for their batches, which they fetch themselves."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from gridflow._keras.patches.methods import Layer, wrap
+from gridflow._keras.patches.private_parts import module
+
+if TYPE_CHECKING:
+    from gridflow._keras.spent import Spent
+
+_CPU = "/device:CPU:0"
+
+
+@functools.cache
+def install(spent: Spent) -> None:
+    """Measure it in all functions that are traced from now on."""
+    with tf.init_scope(), tf.device(_CPU):
+        waited = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="waited_for_batches")
+    inside = threading.local()
+
+    def measured(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly() or getattr(inside, "is_so", False):
+            return original(self, *args, **kwargs)
+        inside.is_so = True
+        try:
+            with tf.device(_CPU):
+                began = tf.timestamp()
+            with tf.control_dependencies([began]):
+                batch = original(self, *args, **kwargs)
+            parts = tf.nest.flatten(batch, expand_composites=True)
+            with tf.device(_CPU), tf.control_dependencies([p for p in parts if tf.is_tensor(p)]):
+                took = tf.timestamp() - began
+                tf.raw_ops.AssignAddVariableOp(resource=waited.handle, value=took)
+        finally:
+            inside.is_so = False
+        return batch
+
+    home = module("tensorflow.python.data.ops.iterator_ops").OwnedIterator
+    for name in ("__next__", "get_next", "get_next_as_optional"):
+        wrap(home, name, measured, Layer.ROWS)
+    several = module("tensorflow.python.distribute.input_lib").DistributedIteratorBase
+    for name in ("get_next", "get_next_as_optional"):
+        wrap(several, name, measured, Layer.ROWS)
+    spent.fetching = lambda: float(waited.numpy())
