@@ -24,7 +24,6 @@ TREES = {
 
 #: Beside the package itself; all else has a folder.
 MOST_AT_THE_TOP = 8
-MOST_LINES = 400
 
 NAMES = {*strategies.STRATEGIES, *backends.BACKENDS}
 #: Where they may be compared, or be the keys of a table, and why.
@@ -173,13 +172,9 @@ def private_attributes(tree):
     return found
 
 
-def test_few_modules_stand_at_the_top_and_those_that_are_long_say_why():
+def test_few_modules_stand_at_the_top():
     top = sorted(name for name in TREES if "/" not in name and name != "__init__.py")
     assert len(top) <= MOST_AT_THE_TOP, top
-    told = {name: ast.get_docstring(tree) or "" for name, tree in TREES.items()}
-    lengths = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in TREES}
-    long = [name for name, lines in lengths.items() if lines > MOST_LINES]
-    assert [name for name in long if "Longer than other modules" not in told[name]] == []
 
 
 def imported(node, *, types):

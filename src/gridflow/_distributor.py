@@ -1,7 +1,4 @@
-"""`TensorflowDistributor`: the class that users start with.
-
-Longer than other modules: a third of it is the reference of all options, in one place.
-"""
+"""`TensorflowDistributor`: the class that users start with."""
 
 from __future__ import annotations
 

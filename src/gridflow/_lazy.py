@@ -15,11 +15,7 @@ def lazily(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and the ``__dir__`` of a package.
 
-    Parameters
-    ----------
-    package : str
-    homes : mapping of str to str
-        By public name the module below the package that has it: ``module``, or ``module:Name``
+    `homes`: By public name the module below the package that has it: ``module``, or ``module:Name``
         where it is known there by another name.
     """
 

@@ -66,18 +66,10 @@ _FLUSH_SECONDS: Final = 10.0
 class Agent:
     """Run one task.
 
-    Parameters
-    ----------
-    payload : AgentPayload
-    rank : int
-    spark_gpus : SparkGpus, optional
-        What Spark assigned to the task.
-    executor : Executor, optional
-        The Spark executor that the task runs on.
-    owner : int, optional
-        Warm processes end with this process. Default: this one's parent.
-    is_alone : bool, default False
-        Whether this process exists only for the agent, and may end with it.
+    `spark_gpus`: What Spark assigned to the task.
+    `executor`: The Spark executor that the task runs on.
+    `owner`: Warm processes end with this process. Default: this one's parent.
+    `is_alone`: Whether this process exists only for the agent, and may end with it.
     """
 
     def __init__(
@@ -106,10 +98,7 @@ class Agent:
     def run(self, batches: Iterable[tuple[str, Rows]]) -> None:
         """Spool the rows, and stay until the coordinator closes the job.
 
-        Parameters
-        ----------
-        batches : iterable of (dataset name, record batch or segment)
-            Read once.
+        `batches` (iterable of (dataset name, record batch or segment)): Read once.
         """
         prefix = task_prefix(self.payload.job, self.task)
         root = self.payload.spec.hosts.spool.dir or local_folder()

@@ -28,12 +28,8 @@ _LOOK_SECONDS: Final = 10.0
 class Executor:
     """A Spark executor.
 
-    Attributes
-    ----------
-    name : str
-        Spark's id of it.
-    pid : int
-        Process id of its JVM.
+    `name`: Spark's id of it.
+    `pid`: Process id of its JVM.
     """
 
     name: str
@@ -59,11 +55,7 @@ class ExecutorWatch:
 
     It detects nothing if the kernel doesn't show the process.
 
-    Parameters
-    ----------
-    executor : Executor
-    patience : float
-        How long it may be frozen, in seconds.
+    `patience`: How long it may be frozen, in seconds.
     """
 
     def __init__(self, executor: Executor, patience: float) -> None:

@@ -27,21 +27,13 @@ _EAGER_SECONDS: Final = 2.0
 class Heartbeat:
     """Exchanges reports for commands until it is stopped or the coordinator is gone.
 
-    Parameters
-    ----------
-    reporter : Reporter
-    interval : float
-        Seconds between two exchanges.
-    quiet : float
-        The same while all are at work: each exchange takes processor time from a step that all
+    `interval`: Seconds between two exchanges.
+    `quiet`: The same while all are at work: each exchange takes processor time from a step that all
         wait for.
-    is_quiet : callable
-        Returns whether all are at work.
-    eager : float
-        Seconds between two exchanges at first, and for a while after each command: then the next
-        command, for which the start of all tasks waits, often follows soon.
-    watch : ExecutorWatch, optional
-        Watches the agent's executor.
+    `is_quiet`: Returns whether all are at work.
+    `eager`: Seconds between two exchanges at first, and for a while after each command: then the
+        next command, for which the start of all tasks waits, often follows soon.
+    `watch`: Watches the agent's executor.
     """
 
     def __init__(

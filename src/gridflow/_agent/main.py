@@ -16,10 +16,7 @@ from gridflow._agent.guardian import PR_SET_PDEATHSIG
 def main(parent: int | None = None) -> None:
     """Run one agent until its job ends, or its driver does.
 
-    Parameters
-    ----------
-    parent : int, optional
-        The process that forked this one. It ends with that process. Default: the driver.
+    `parent`: The process that forked this one. It ends with that process. Default: the driver.
     """
     # From the parent's own pipe: no one else can write to it.
     payload, rank, rows, driver = pickle.load(sys.stdin.buffer)  # noqa: S301

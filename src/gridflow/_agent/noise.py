@@ -47,10 +47,7 @@ _WHOLE: Final = (
 def silencer(environment: Mapping[str, str]) -> Callable[[list[str]], list[str]]:
     """Return a function that removes the meaningless lines from a process's output.
 
-    Parameters
-    ----------
-    environment
-        The process's. Nothing is removed if `LEVEL_VARIABLE` asks for all messages.
+    `environment`: The process's. Nothing is removed if `LEVEL_VARIABLE` asks for all messages.
     """
     if environment.get(LEVEL_VARIABLE) == _TALKATIVE:
         return lambda lines: lines

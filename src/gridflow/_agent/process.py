@@ -46,27 +46,15 @@ _OUTPUT_SECONDS: Final = 5.0
 class TrainingProcess:
     """A process under a guardian, with its output and its channel.
 
-    Parameters
-    ----------
-    arguments : list of str
-        What this Python runs, such as `TRAINING_PROGRAM`.
-    work_dir : Path
-        The process's working directory.
-    environment : mapping
-        All of it.
-    inherited : sequence of int
-        Descriptors that stay open in it as long as it lives.
-    packages : sequence of str
-        What it always imports, if it is forked.
-    servers : ForkServers, optional
-        The servers that fork it if that is safe; otherwise it is started.
-    on_lines : callable
-        Called with each batch of output lines, from one thread, in order.
-    on_message : callable
-        Called with each message of the channel, from one thread, in order; and with the error if
-        something else arrived.
-    on_end : callable
-        Called once the process has ended, from that thread.
+    `arguments`: What this Python runs, such as `TRAINING_PROGRAM`.
+    `work_dir`: The process's working directory.
+    `inherited`: Descriptors that stay open in it as long as it lives.
+    `packages`: What it always imports, if it is forked.
+    `servers`: The servers that fork it if that is safe; otherwise it is started.
+    `on_lines`: Called with each batch of output lines, from one thread, in order.
+    `on_message`: Called with each message of the channel, from one thread, in order; and with the
+        error if something else arrived.
+    `on_end`: Called once the process has ended, from that thread.
     """
 
     def __init__(

@@ -39,21 +39,10 @@ class ProcessSupervisor:
     Late news about a process that is over (an upload that fails late) stays with its supervisor,
     and doesn't affect the next process.
 
-    Parameters
-    ----------
-    task : str
-    rank : int
-    generation : int
-    serves : bool
-        Whether it is a server, whose end isn't awaited.
-    reporter : Reporter
-    uploads : Uploads
-    frozen_after : float
-        Seconds after which a frozen process counts as failed.
-    on_imported : callable
-        Called with what it imported, for later processes.
-    on_other : callable
-        Called with messages that aren't handled here.
+    `serves`: Whether it is a server, whose end isn't awaited.
+    `frozen_after`: Seconds after which a frozen process counts as failed.
+    `on_imported`: Called with what it imported, for later processes.
+    `on_other`: Called with messages that aren't handled here.
     """
 
     def __init__(
@@ -99,7 +88,6 @@ class ProcessSupervisor:
         return self._is_ready and not is_idle
 
     def send(self, message: Message) -> None:
-        """Send the process a message."""
         if isinstance(message, Met):
             self._meets = False
         if self._process is not None:

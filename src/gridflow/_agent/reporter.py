@@ -34,16 +34,11 @@ _SILENCE_SECONDS: Final = 2.0
 class Reporter:
     """A queue of reports, and the exchange of reports for commands.
 
-    Parameters
-    ----------
-    client : CoordinatorClient
-    me : dict
-        What identifies this agent: ``rank``, ``agent``, ``launch``.
-    timeout : float
-        Seconds to wait for an answer, and after which a coordinator that refuses or can't be
+    `me`: What identifies this agent: ``rank``, ``agent``, ``launch``.
+    `timeout`: Seconds to wait for an answer, and after which a coordinator that refuses or can't be
         reached counts as gone.
-    patience : float
-        Seconds after which a silent coordinator counts as gone: it may be stopped for a while.
+    `patience`: Seconds after which a silent coordinator counts as gone: it may be stopped for a
+        while.
     """
 
     def __init__(
@@ -86,10 +81,7 @@ class Reporter:
     def exchange(self) -> list[Command]:
         """Send what is queued; return new commands, empty if the coordinator can't be reached.
 
-        Raises
-        ------
-        WireError
-            The coordinator sent something other than commands.
+        Raises `WireError`: The coordinator sent something other than commands.
         """
         with self._changed:
             self._urgent = False
@@ -132,12 +124,8 @@ class Reporter:
     def wait(self, with_lines: float, without: float) -> None:
         """Wait until it is time for the next exchange.
 
-        Parameters
-        ----------
-        with_lines : float
-            Seconds that output lines are gathered.
-        without : float
-            Seconds, at least as many, when there are none.
+        `with_lines`: Seconds that output lines are gathered.
+        `without`: Seconds, at least as many, when there are none.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._urgent, with_lines)

@@ -38,23 +38,11 @@ _DRAIN_SECONDS: Final = 30.0
 class TaskRunner:
     """Runs the agent's training processes.
 
-    Parameters
-    ----------
-    payload : AgentPayload
-    rank : int
-    folder : Path
-        The agent's own.
-    client : CoordinatorClient
-    reporter : Reporter
-    uploads : Uploads
-    grant : GpuGrant or str
-        The task's GPUs, or why it has none.
-    servers : ForkServers or None
-        They fork training processes; None: each process is started.
-    scratch : Path
-        A short path for temporary files.
-    on_end : callable
-        Called from another thread once a process has ended.
+    `folder`: The agent's own.
+    `grant`: The task's GPUs, or why it has none.
+    `servers`: They fork training processes; None: each process is started.
+    `scratch`: A short path for temporary files.
+    `on_end`: Called from another thread once a process has ended.
     """
 
     def __init__(

@@ -21,11 +21,7 @@ _FOLLOW_SECONDS: Final = 2.0
 class Uploads:
     """Uploads files one after the other, in the background.
 
-    Parameters
-    ----------
-    client : CoordinatorClient
-    me : dict
-        What identifies this agent: ``rank``, ``agent``, ``launch``.
+    `me`: What identifies this agent: ``rank``, ``agent``, ``launch``.
     """
 
     def __init__(self, client: CoordinatorClient, me: dict[str, Any]) -> None:
@@ -42,12 +38,7 @@ class Uploads:
     ) -> None:
         """Send a file; ``done`` gets the error, or None.
 
-        Parameters
-        ----------
-        path : Path
-        header : dict
-            One of `gridflow._wire.headers.UPLOADS`, without the sender.
-        done : callable
+        `header`: One of `gridflow._wire.headers.UPLOADS`, without the sender.
         """
         future = self._executor.submit(self._client.upload, path, {**self._me, **header})
         future.add_done_callback(lambda ended: done(ended.exception()))

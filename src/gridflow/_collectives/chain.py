@@ -40,13 +40,8 @@ _SMALL: Final = 2048
 class Neighbour:
     """The connection to a neighbouring host, whose errors name the rank that is missing.
 
-    Parameters
-    ----------
-    connection : Connection
-    hosts : list of list of int
-        The ranks of the neighbour, and of the hosts behind it.
-    timeout : float, optional
-        Seconds that a rank may be late.
+    `hosts`: The ranks of the neighbour, and of the hosts behind it.
+    `timeout`: Seconds that a rank may be late.
     """
 
     def __init__(
@@ -61,7 +56,6 @@ class Neighbour:
         connection.patience = self._late
 
     def send(self, message: bytes | memoryview) -> None:
-        """Send a message."""
         try:
             self._connection.send_bytes(message)
         except OSError as error:
@@ -107,12 +101,8 @@ class Neighbour:
 class Chain:
     """The place of this host in the chain.
 
-    Parameters
-    ----------
-    before, after : Neighbour or None
-        To the neighbouring hosts.
-    timeout : float, optional
-        Seconds that a rank may be late.
+    `before`, `after`: To the neighbouring hosts.
+    `timeout`: Seconds that a rank may be late.
     """
 
     def __init__(
@@ -128,19 +118,10 @@ class Chain:
     def all_reduce(self, parts: list[np.ndarray[Any, Any]], total: np.ndarray[Any, Any]) -> None:
         """Sum the numbers of the ranks of all hosts.
 
-        Parameters
-        ----------
-        parts : list of numpy.ndarray
-            The numbers of this host's ranks, as one-dimensional arrays.
-        total : numpy.ndarray
-            Receives the sum.
-
-        Raises
-        ------
-        Missing
-            A rank has ended, is late or is cut off.
-        RanksDiffer
-            A host is in another operation.
+        `parts`: The numbers of this host's ranks, as one-dimensional arrays.
+        `total`: Receives the sum.
+        Raises `Missing`: A rank has ended, is late or is cut off.
+        Raises `RanksDiffer`: A host is in another operation.
         """
         if self._meets_first:
             self._await_neighbours(total)

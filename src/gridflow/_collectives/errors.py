@@ -31,12 +31,8 @@ class Missing(Exception):
 
     It stays within the group, whose other ranks are told, too: they may be waiting for this one.
 
-    Parameters
-    ----------
-    rank : int
-    why : {'late', 'left', 'gone', 'cut'}
-    is_told : bool, default False
-        Whether another rank said so.
+    `why`: {'late', 'left', 'gone', 'cut'}.
+    `is_told`: Whether another rank said so.
     """
 
     def __init__(self, rank: int, why: str, *, is_told: bool = False) -> None:
@@ -44,7 +40,6 @@ class Missing(Exception):
         self.rank, self.why, self.is_told = rank, why, is_told
 
     def error(self) -> PeerGone | RanksDiffer | TimeoutError:
-        """Return the error for the user."""
         words = _WORDS[self.why].format(rank=self.rank)
         if self.why == "left":
             return RanksDiffer(words)

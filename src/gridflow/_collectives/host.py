@@ -44,34 +44,17 @@ _FEW: Final = 4
 class HostGroup:
     """The ranks of one host, one of them here.
 
-    Parameters
-    ----------
-    ranks : list of int
-        The ranks of this host, ascending.
-    rank : int
-        This rank.
-    size : int
-        Number of ranks on all hosts.
-    links : mapping
-        A connected socket by rank.
-    chain : Chain, optional
-        Connects to other hosts, on the first rank of this host.
-    hosts : int, default 1
-    timeout : float, optional
-        Seconds to wait for a peer. Default: no limit.
-
-    Attributes
-    ----------
-    is_chief : bool
-        Whether this is rank 0.
-    told : int
-        What this rank tells the others with each `add_up`: a byte of flags.
-    asked : int
-        More flags, which another thread may set.
-    waited : float
-        Seconds that this rank has waited in sums for others, and for the network between hosts.
-    heard : int
-        What any rank has told. After the same sum, it is the same on all ranks.
+    `ranks`: The ranks of this host, ascending.
+    `size`: Number of ranks on all hosts.
+    `links`: A connected socket by rank.
+    `chain`: Connects to other hosts, on the first rank of this host.
+    `timeout`: Seconds to wait for a peer. Default: no limit.
+    `is_chief`: Whether this is rank 0.
+    `told`: What this rank tells the others with each `add_up`: a byte of flags.
+    `asked`: More flags, which another thread may set.
+    `waited`: Seconds that this rank has waited in sums for others, and for the network between
+        hosts.
+    `heard`: What any rank has told. After the same sum, it is the same on all ranks.
     """
 
     def __init__(
@@ -105,19 +88,10 @@ class HostGroup:
     def all_reduce(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the sum over all ranks.
 
-        Parameters
-        ----------
-        values : numpy.ndarray
-            Numbers, of the same shape and type on all ranks.
-
-        Raises
-        ------
-        PeerGone
-            A rank has ended, or is cut off.
-        TimeoutError
-            A rank didn't come in time.
-        RanksDiffer
-            A rank called another operation.
+        `values`: Numbers, of the same shape and type on all ranks.
+        Raises `PeerGone`: A rank has ended, or is cut off.
+        Raises `TimeoutError`: A rank didn't come in time.
+        Raises `RanksDiffer`: A rank called another operation.
         """
         mine = np.asarray(values, order="C")
         return self._sum(Whole(mine.reshape(-1))).reshape(mine.shape)
@@ -131,25 +105,11 @@ class HostGroup:
     ) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
         """Return sums over all ranks, or weighted means, in one exchange.
 
-        Parameters
-        ----------
-        arrays : sequence of numpy.ndarray
-            Numbers, of the same shapes on all ranks.
-        dtype : numpy.dtype
-            The floating-point type in which they are exchanged, and come back.
-        weight : int, optional
-            How much this rank's numbers count: its rows. Default: sums are returned.
-
-        Returns
-        -------
-        sums : list of numpy.ndarray
-        weights : list of int
-            By rank.
-
-        Raises
-        ------
-        PeerGone, TimeoutError, RanksDiffer
-            As `all_reduce`.
+        `arrays`: Numbers, of the same shapes on all ranks.
+        `dtype`: The floating-point type in which they are exchanged, and come back.
+        `weight`: How much this rank's numbers count: its rows. Default: sums are returned.
+        `weights`: By rank.
+        Raises `PeerGone`, `TimeoutError`, `RanksDiffer`: As `all_reduce`.
         """
         mine = Parts(
             arrays, dtype, self._rank, self._size, weight=weight, told=self.told | self.asked
@@ -184,15 +144,8 @@ class HostGroup:
     def all_gather(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the values of all ranks, by rank.
 
-        Parameters
-        ----------
-        values : numpy.ndarray
-            Of the same shape and type on all ranks.
-
-        Raises
-        ------
-        PeerGone, TimeoutError, RanksDiffer
-            As `all_reduce`.
+        `values`: Of the same shape and type on all ranks.
+        Raises `PeerGone`, `TimeoutError`, `RanksDiffer`: As `all_reduce`.
         """
         mine = np.asarray(values, order="C")
         everyone = np.zeros((self._size, mine.nbytes), np.uint8)

@@ -33,17 +33,10 @@ _LOOK_SECONDS: Final = 0.05
 class Announcement:
     """Where a rank can be found.
 
-    Attributes
-    ----------
-    host : str
-        The same for processes that can share memory.
-    folder : str
-        The folder of its socket, for processes on the same host.
-    address : str
-        Where it listens for other hosts.
-    port : int
-    key : str
-        The chief's key, which authenticates members of the group.
+    `host`: The same for processes that can share memory.
+    `folder`: The folder of its socket, for processes on the same host.
+    `address`: Where it listens for other hosts.
+    `key`: The chief's key, which authenticates members of the group.
     """
 
     host: str
@@ -56,13 +49,8 @@ class Announcement:
 class Joining:
     """One rank's way into the group.
 
-    Parameters
-    ----------
-    rank : int
-    address : str
-        Of this host, as seen by others.
-    bind : str
-        The address to listen on.
+    `address`: Of this host, as seen by others.
+    `bind`: The address to listen on.
     """
 
     def __init__(self, rank: int, address: str, bind: str) -> None:
@@ -89,19 +77,10 @@ class Joining:
     ) -> HostGroup:
         """Return the group, once all are connected.
 
-        Parameters
-        ----------
-        everyone : sequence of Announcement
-            By rank.
-        seconds : float
-            Time limit for connecting.
-        timeout : float or None
-            Time limit for each operation, in seconds.
-
-        Raises
-        ------
-        PeerGone
-            A rank doesn't connect.
+        `everyone`: By rank.
+        `seconds`: Time limit for connecting.
+        `timeout`: Time limit for each operation, in seconds.
+        Raises `PeerGone`: A rank doesn't connect.
         """
         hosts: dict[str, list[int]] = {}
         for rank, each in enumerate(everyone):

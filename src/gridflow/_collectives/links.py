@@ -47,7 +47,6 @@ class TimeLimit:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the limit is over."""
         return time.monotonic() > self._end
 
 
@@ -73,10 +72,7 @@ class Listener:
     ) -> dict[int, socket.socket]:
         """Return the connections of peers that know the key.
 
-        Raises
-        ------
-        PeerGone
-            A rank doesn't connect in time.
+        Raises `PeerGone`: A rank doesn't connect in time.
         """
         found: dict[int, socket.socket] = {}
         all_came = threading.Event()
@@ -124,10 +120,7 @@ class Listener:
 def connect(folder: str, rank: int, key: bytes, limit: TimeLimit) -> socket.socket:
     """Connect to the listener in a folder, as a rank.
 
-    Raises
-    ------
-    PeerGone
-        Nothing listens there, or nothing that knows the key.
+    Raises `PeerGone`: Nothing listens there, or nothing that knows the key.
     """
     link = socket.socket(socket.AF_UNIX)
     try:

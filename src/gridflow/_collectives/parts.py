@@ -26,13 +26,8 @@ _NOTE: Final = struct.Struct("<QBI")
 class Note(NamedTuple):
     """What a rank tells the others beside its numbers.
 
-    Attributes
-    ----------
-    weight : int
-        How much they count.
-    flags : int
-    checksum : int
-        Of the shapes.
+    `weight`: How much they count.
+    `checksum`: Of the shapes.
     """
 
     weight: int
@@ -43,10 +38,7 @@ class Note(NamedTuple):
 class Whole:
     """One array, as it is.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        With one dimension.
+    `values`: With one dimension.
     """
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
@@ -64,18 +56,11 @@ class Whole:
 class Parts:
     """Several arrays and a note.
 
-    Parameters
-    ----------
-    arrays : sequence of numpy.ndarray
-        The same shapes on all ranks.
-    dtype : numpy.dtype
-        The floating-point type in which they are exchanged.
-    rank, size : int
-    weight : int, optional
-        How much this rank's numbers count. The sums are then weighted means, and zeros if no rank
-        counts. Numbers that don't count may be anything.
-    told : int, default 0
-        A byte of flags.
+    `arrays`: The same shapes on all ranks.
+    `dtype`: The floating-point type in which they are exchanged.
+    `weight`: How much this rank's numbers count. The sums are then weighted means, and zeros if no
+        rank counts. Numbers that don't count may be anything.
+    `told`: A byte of flags.
     """
 
     def __init__(

@@ -31,11 +31,7 @@ def all_reduce(flat: Any) -> Any:
 def mean(tensors: Sequence[Any], rows: int) -> list[Any]:
     """Return the means of tensors over the rows of all ranks.
 
-    Parameters
-    ----------
-    tensors : sequence of torch.Tensor
-        Means over this rank's rows.
-    rows : int
+    `tensors`: Means over this rank's rows.
     """
     import numpy as np
     import torch

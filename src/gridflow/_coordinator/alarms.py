@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 class Alarms:
     """A heap of times, one for each watched rank.
 
-    Parameters
-    ----------
-    due_at : callable
-        Returns when a rank is due; None: stop watching it.
+    `due_at`: Returns when a rank is due; None: stop watching it.
     """
 
     def __init__(self, due_at: Callable[[int], float | None]) -> None:
@@ -27,7 +24,6 @@ class Alarms:
         self._watched: set[int] = set()
 
     def watch(self, rank: int) -> None:
-        """Start watching a rank."""
         at = self._due_at(rank)
         if at is not None and rank not in self._watched:
             self._watched.add(rank)

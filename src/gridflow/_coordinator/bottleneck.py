@@ -37,19 +37,12 @@ _SPENT: Final = {
 class Bottleneck:
     """What holds a training back.
 
-    Attributes
-    ----------
-    task : str
-        The task that the others wait for, or the only one.
-    cause : str
-        ``arriving`` (rows, before the first step), ``rows``, ``callbacks``, ``checkpoints``,
+    `task`: The task that the others wait for, or the only one.
+    `cause`: ``arriving`` (rows, before the first step), ``rows``, ``callbacks``, ``checkpoints``,
         ``validation``, ``slow`` (its host), ``fixed`` (costs of steps of few rows) or
         ``computing``.
-    share : float
-        Of its time, from 0 to 1.
-    seconds : float
-        How long it has been measured.
-    sentence : str
+    `share`: Of its time, from 0 to 1.
+    `seconds`: How long it has been measured.
     """
 
     task: str
@@ -62,10 +55,7 @@ class Bottleneck:
 def find(spent: Mapping[str, Seconds]) -> Bottleneck | None:
     """Return what holds a training back; None if it is too early to say.
 
-    Parameters
-    ----------
-    spent : mapping of task to mapping of str to float
-        See `gridflow._keras.spent.Spent.report`.
+    `spent`: See `gridflow._keras.spent.Spent.report`.
     """
     known = {
         task: each

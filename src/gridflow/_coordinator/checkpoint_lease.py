@@ -74,31 +74,13 @@ def without_mark(name: str) -> str:
 class Lease:
     """A folder in another file system, leased against other jobs until `release`.
 
-    Parameters
-    ----------
-    folder : Where
-    job : str
-        The job's unique id; refused jobs are told it.
-    say : callable
-        Tells the user.
-    seconds : float, optional
-        How long a claim must stay unchanged to count as dead. Default: `LEASE_SECONDS`.
-
-    Raises
-    ------
-    JobExists
-        Another live job has it.
-    GridflowError
-        The folder can't be read or written.
-
-    Attributes
-    ----------
-    owner : Owner
-        This one.
-    accepted : tuple of str
-        Checkpoints of earlier owners that count, with their other files.
-    lost : JobExists or None
-        Set once another job has taken over the folder.
+    `job`: The job's unique id; refused jobs are told it.
+    `say`: Tells the user.
+    `seconds`: How long a claim must stay unchanged to count as dead. Default: `LEASE_SECONDS`.
+    Raises `JobExists`: Another live job has it.
+    Raises `GridflowError`: The folder can't be read or written.
+    `accepted`: Checkpoints of earlier owners that count, with their other files.
+    `lost`: Set once another job has taken over the folder.
     """
 
     def __init__(
@@ -135,12 +117,8 @@ class Lease:
 
         A successor finds everything that this owner wrote before the call.
 
-        Raises
-        ------
-        JobExists
-            Another job has taken over the folder.
-        GridflowError
-            The folder can't be listed.
+        Raises `JobExists`: Another job has taken over the folder.
+        Raises `GridflowError`: The folder can't be listed.
         """
         with self._lock:
             if self.lost is not None:
@@ -159,10 +137,7 @@ class Lease:
     def release(self, *, is_empty: bool) -> None:
         """Release the folder for other jobs at once.
 
-        Parameters
-        ----------
-        is_empty : bool
-            Whether no checkpoint is left.
+        `is_empty`: Whether no checkpoint is left.
         """
         self._closed.set()
         self._thread.join(self._seconds)

@@ -50,21 +50,11 @@ def is_kept(name: str) -> bool:
 class CheckpointStore:
     """Checkpoints in one folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when missing.
-    num_workers : int, default 1
-        How many tasks train; noted beside the checkpoints.
-    job : str, optional
-        The job's id, for the names of arriving files.
-    owner : FolderLock, optional
-        Keeps other jobs out of the folder, until `close`.
-
-    Attributes
-    ----------
-    lost : JobExists or None
-        Set once another job has taken over the checkpoints, which a local lock rules out.
+    `folder`: Made when missing.
+    `num_workers`: How many tasks train; noted beside the checkpoints.
+    `job`: The job's id, for the names of arriving files.
+    `owner`: Keeps other jobs out of the folder, until `close`.
+    `lost`: Set once another job has taken over the checkpoints, which a local lock rules out.
     """
 
     lost: JobExists | None = None
@@ -91,10 +81,8 @@ class CheckpointStore:
     def incoming(self, generation: int, rank: int) -> Path:
         """Return the path to write an arriving checkpoint to.
 
-        Raises
-        ------
-        GridflowError
-            It comes from an agent that was lost, and a later generation has begun.
+        Raises `GridflowError`: It comes from an agent that was lost, and a later generation has
+            begun.
         """
         name = f".incoming-{self._job}-{generation}-{rank:d}-{uuid.uuid4().hex}"
         if not name.startswith(self._incoming):
@@ -106,10 +94,7 @@ class CheckpointStore:
 
         The label says which pushed rows it covers. It is stored before the checkpoint counts.
 
-        Raises
-        ------
-        GridflowError
-            Another generation began while it was arriving.
+        Raises `GridflowError`: Another generation began while it was arriving.
         """
         name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
         with self._lock:
@@ -130,7 +115,6 @@ class CheckpointStore:
 
     @property
     def newest(self) -> Place | None:
-        """The place of the newest checkpoint, None if there is none."""
         with self._lock:
             found = self._all()[-1:]
         return found[0].place if found else None
@@ -165,10 +149,8 @@ class CheckpointStore:
 
         Others are renamed and kept for inspection.
 
-        Raises
-        ------
-        GridflowError
-            None of the existing ones can be used. Starting over silently would lose them.
+        Raises `GridflowError`: None of the existing ones can be used. Starting over silently would
+            lose them.
         """
         wrong: list[str] = []
         with self._lock:
@@ -200,10 +182,7 @@ class CheckpointStore:
     def stored(self, name: str) -> Path:
         """Return the file of a checkpoint by its name.
 
-        Raises
-        ------
-        GridflowError
-            It isn't the name of a checkpoint.
+        Raises `GridflowError`: It isn't the name of a checkpoint.
         """
         if _NAME.fullmatch(name) is None:
             raise GridflowError(f"not a checkpoint name: {name!r}.")
@@ -223,10 +202,7 @@ class CheckpointStore:
     def clear(self) -> None:
         """Delete them all: the job succeeded.
 
-        Raises
-        ------
-        GridflowError
-            Some could not be deleted.
+        Raises `GridflowError`: Some could not be deleted.
         """
         problem: OSError | None = None
         with self._lock:

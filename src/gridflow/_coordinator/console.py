@@ -47,16 +47,10 @@ class Console:
     has gone (``driver.py | head``), nothing more is printed. A file that can't be written (a full
     disk) is reported once, and the lines missing from it are counted in it.
 
-    Parameters
-    ----------
-    tasks : sequence of Task
-        By rank.
-    folder : Path or None
-        One ``<role>-<index>.log`` per task is written there; None: lines are only shown.
-    logs : {'all', 'chief', 'none'}
-        Whose lines are printed.
-    progress : bool
-        Whether to draw the bar.
+    `tasks`: By rank.
+    `folder`: One ``<role>-<index>.log`` per task is written there; None: lines are only shown.
+    `logs` ({'all', 'chief', 'none'}): Whose lines are printed.
+    `progress`: Whether to draw the bar.
     """
 
     def __init__(
@@ -207,13 +201,8 @@ class Console:
 class _LogFiles:
     """A log file for each task, written in a thread of its own.
 
-    Parameters
-    ----------
-    tasks : sequence of Task
-    folder : Path or None
-        None: no files.
-    warn : callable
-        Tells the user what went wrong with a task's file, or all.
+    `folder`: None: no files.
+    `warn`: Tells the user what went wrong with a task's file, or all.
     """
 
     def __init__(

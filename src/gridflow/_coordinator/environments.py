@@ -37,15 +37,9 @@ def environment_failures(
     Missing packages come first, then gridflow versions that differ from the driver's, then other
     differences between tasks.
 
-    Parameters
-    ----------
-    members : mapping
-        Host and versions of each task.
-    generation : int
-    needs : sequence of str
-        Packages that every task needs.
-    driver : mapping
-        The driver's versions. It may lack packages that only the tasks need.
+    `members`: Host and versions of each task.
+    `needs`: Packages that every task needs.
+    `driver`: The driver's versions. It may lack packages that only the tasks need.
     """
     found = _missing(members, needs) or _foreign(members, driver["gridflow"])
     for task, texts in ({} if found else _different(members, needs, driver)).items():

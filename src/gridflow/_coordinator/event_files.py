@@ -27,12 +27,7 @@ class EventFiles:
 
     Failed copies are reported once and retried; training goes on.
 
-    Parameters
-    ----------
-    folder : Path
-    there : Where
-    say : callable
-        Tells the user.
+    `say`: Tells the user.
     """
 
     def __init__(self, folder: Path, there: Where, say: Callable[[str], None]) -> None:

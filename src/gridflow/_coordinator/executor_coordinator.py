@@ -71,10 +71,7 @@ _LOG_CHARACTERS: Final = 1 << 18
 def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) -> InsideRun:
     """Return the run of a job whose coordinator can't be reached in this process.
 
-    Raises
-    ------
-    ClientUnreachable
-        It can't run beside the executors either; the message says why.
+    Raises `ClientUnreachable`: It can't run beside the executors either; the message says why.
     """
     launcher = cast("SparkLauncher", launcher)
     why = launcher.why_not_inside(job.spec, job.data)
@@ -88,13 +85,7 @@ def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) ->
 
 
 class InsideRun(RecordedRun):
-    """What a `JobHandle` needs of a run, for a run in another process.
-
-    Parameters
-    ----------
-    job : PreparedJob
-    launcher : SparkLauncher
-    """
+    """What a `JobHandle` needs of a run, for a run in another process."""
 
     is_recorded = False
     state = "training"
@@ -110,12 +101,8 @@ class InsideRun(RecordedRun):
     def run(self) -> Outcome:
         """Wait for the job's end.
 
-        Raises
-        ------
-        GridflowError
-            What the job failed with.
-        JobCancelled
-            After `cancel`.
+        Raises `GridflowError`: What the job failed with.
+        Raises `JobCancelled`: After `cancel`.
         """
         tasks, logs = self._job.spec.tasks, self._job.logs
         with contextlib.closing(Console(tasks, None, logs=logs, progress=False)) as console:
@@ -172,10 +159,7 @@ class InsideRun(RecordedRun):
     def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:  # noqa: ARG002 (as of a running job)
         """Refuse.
 
-        Raises
-        ------
-        InvalidArgument
-            Always.
+        Raises `InvalidArgument`: Always.
         """
         raise InvalidArgument(f"tasks can't be asked for their stacks: {_WHY}")
 
@@ -206,10 +190,7 @@ class _Unreachable(NoStreams):
     def destination(self, stream: str) -> Destination:
         """Refuse.
 
-        Raises
-        ------
-        InvalidArgument
-            Always.
+        Raises `InvalidArgument`: Always.
         """
         raise InvalidArgument(
             f"rows can't be pushed to {stream!r}: {_WHY} Or pass the rows to run(data=…)."

@@ -53,13 +53,8 @@ _running: set[Path] = set()
 class JobFolder:
     """A job's folder.
 
-    Attributes
-    ----------
-    path : Path
-    began : float
-        Seconds since 1970.
-    in_use : bool
-        Whether its driver still runs, or is on another host, which can't be checked.
+    `began`: Seconds since 1970.
+    `in_use`: Whether its driver still runs, or is on another host, which can't be checked.
     """
 
     path: Path
@@ -68,7 +63,6 @@ class JobFolder:
 
     @property
     def id(self) -> str:
-        """The job's id."""
         return self.path.name
 
     def result(self) -> dict[str, Any]:
@@ -125,10 +119,7 @@ class _Driver:
 def default_folder() -> Path:
     """Return the parent folder of jobs without a ``job_dir=``.
 
-    Raises
-    ------
-    InvalidArgument
-        No temporary folder can be written.
+    Raises `InvalidArgument`: No temporary folder can be written.
     """
     with writing_to_temporary():
         return Path(tempfile.gettempdir()) / f"gridflow-jobs-{user_name()}"
@@ -137,12 +128,8 @@ def default_folder() -> Path:
 def make_in_default(job: str, keep: int | None) -> Path:
     """Create a job's folder in the default one, and delete all but the latest others.
 
-    Raises
-    ------
-    InvalidArgument
-        It can't be written.
-    UnsafePath
-        Another user made the default folder, or can write to it.
+    Raises `InvalidArgument`: It can't be written.
+    Raises `UnsafePath`: Another user made the default folder, or can write to it.
     """
     folder = default_folder()
     with writing_to(f"the temporary folder {folder.parent}", f"{ELSEWHERE} TMPDIR names another."):
@@ -155,12 +142,8 @@ def make_in_default(job: str, keep: int | None) -> Path:
 def make(folder: Path, job: str) -> Path:
     """Create a job's folder.
 
-    Raises
-    ------
-    InvalidArgument
-        It can't be written.
-    UnsafePath
-        Another user created its parent folder in a place where any user can.
+    Raises `InvalidArgument`: It can't be written.
+    Raises `UnsafePath`: Another user created its parent folder in a place where any user can.
     """
     with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
         return _make(folder, job)
@@ -181,10 +164,7 @@ def _make(folder: Path, job: str) -> Path:
 def check(path: Path) -> None:
     """Refuse an existing run folder into which another user could have written.
 
-    Raises
-    ------
-    UnsafePath
-        Another user owns it or can write to it, or it contains links.
+    Raises `UnsafePath`: Another user owns it or can write to it, or it contains links.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # using it will show that
         check_own(path)
@@ -202,25 +182,11 @@ class Claim:
     The file system's lock ends with its process, however that ends. On network file systems whose
     locks don't reach other hosts, only drivers of this host are kept out.
 
-    Parameters
-    ----------
-    folder : Path
-        The parent folder of runs.
-    run_id : str
-
-    Raises
-    ------
-    JobExists
-        Another driver, or another job of this one, runs it.
-    InvalidArgument
-        It can't be written.
-    UnsafePath
-        Another user owns the run's folder or can write to it.
-
-    Attributes
-    ----------
-    path : Path
-        The run's folder, created if missing.
+    `folder`: The parent folder of runs.
+    Raises `JobExists`: Another driver, or another job of this one, runs it.
+    Raises `InvalidArgument`: It can't be written.
+    Raises `UnsafePath`: Another user owns the run's folder or can write to it.
+    `path`: The run's folder, created if missing.
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
@@ -249,7 +215,6 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Release it for others."""
         if self._lock >= 0:
             with contextlib.suppress(OSError):  # a process that was forked may hold it, too
                 fcntl.flock(self._lock, fcntl.LOCK_UN)

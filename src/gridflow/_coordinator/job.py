@@ -19,36 +19,20 @@ if TYPE_CHECKING:
 class PreparedJob:
     """One job, checked and ready to run.
 
-    Attributes
-    ----------
-    id : str
-        Unique; part of the names of folders and of the Spark job's tag.
-    spec : JobSpec
-        What the tasks need.
-    program : bytes
-        What `gridflow._spec.program.dump` returned.
-    modules : bytes
-        What `gridflow._spec.modules.pack` returned; empty: none.
-    data : mapping of str
-        Datasets in the launcher's form.
-    left_out : mapping of dataset to mapping of column to reason
-        Columns that the launcher doesn't feed.
-    job_dir, checkpoint_dir : Path
-        In the driver.
-    network : Network
-        Where the coordinator listens.
-    restart : RestartPolicy
-    checkpoint_mirror : Where or None
-        A second place of the checkpoints, in another file system.
-    tensorboard_mirror : Where or None
-        The same for event files.
-    logs : {'all', 'chief', 'none'}
-        Whose output is shown.
-    show_progress : bool
-    notice : str
-        A message shown when it starts.
-    run_id : str or None
-        The user's name for the run. A run that has succeeded isn't trained again.
+    `id`: Unique; part of the names of folders and of the Spark job's tag.
+    `spec`: What the tasks need.
+    `program`: What `gridflow._spec.program.dump` returned.
+    `modules`: What `gridflow._spec.modules.pack` returned; empty: none.
+    `data`: Datasets in the launcher's form.
+    `left_out` (mapping of dataset to mapping of column to reason): Columns that the launcher
+        doesn't feed.
+    `job_dir`, `checkpoint_dir`: In the driver.
+    `network`: Where the coordinator listens.
+    `checkpoint_mirror`: A second place of the checkpoints, in another file system.
+    `tensorboard_mirror`: The same for event files.
+    `logs` ({'all', 'chief', 'none'}): Whose output is shown.
+    `notice`: A message shown when it starts.
+    `run_id`: The user's name for the run. A run that has succeeded isn't trained again.
     """
 
     id: str

@@ -36,16 +36,8 @@ def value_folder(job_dir: Path, rank: int) -> Path:
 class JobFiles:
     """The files of one job.
 
-    Parameters
-    ----------
-    job_dir : Path
-    checkpoints : CheckpointStore
-        They have a folder of their own.
-
-    Attributes
-    ----------
-    in_memory : dict of rank to dict of name to bytes
-        Files of results that the disk refused.
+    `checkpoints`: They have a folder of their own.
+    `in_memory` (dict of rank to dict of name to bytes): Files of results that the disk refused.
     """
 
     def __init__(self, job_dir: Path, checkpoints: CheckpointStore) -> None:
@@ -59,10 +51,8 @@ class JobFiles:
     def incoming(self, upload: Upload) -> Path:
         """Return the path to write a file to until it is complete.
 
-        Raises
-        ------
-        GridflowError, pyarrow.flight.FlightServerError
-            It would be outside its folder, or its generation is over.
+        Raises `GridflowError`, `pyarrow.flight.FlightServerError`: It would be outside its folder,
+            or its generation is over.
         """
         if isinstance(upload, headers.CheckpointFile):
             return self._checkpoints.incoming(upload.generation, upload.rank)
@@ -72,17 +62,9 @@ class JobFiles:
     def keep(self, upload: Upload, path: Path, spared: Spared | None = None) -> OSError | None:
         """Give a file its name; append to one that grows.
 
-        Returns
-        -------
-        OSError or None
-            Why a result stays in memory.
-
-        Raises
-        ------
-        WireError
-            The part before the new one is missing.
-        OSError
-            The disk refused another file.
+        Returns: Why a result stays in memory.
+        Raises `WireError`: The part before the new one is missing.
+        Raises `OSError`: The disk refused another file.
         """
         if not isinstance(upload, headers.ResultFile):
             self._place(upload, path)

@@ -1,7 +1,4 @@
-"""The job's loop in the driver: feeds events to the state machine and executes its instructions.
-
-Longer than other modules: everything that the pure state machine leaves to others is done here.
-"""
+"""The job's loop in the driver: feeds events to the state machine and executes its instructions."""
 
 from __future__ import annotations
 
@@ -65,13 +62,7 @@ _WORTH_SAYING_SECONDS: Final = 10.0
 
 
 class JobRun:
-    """Run one job to its end.
-
-    Parameters
-    ----------
-    job : PreparedJob
-    launcher : Launcher
-    """
+    """Run one job to its end."""
 
     is_recorded = False
 
@@ -122,12 +113,8 @@ class JobRun:
     def run(self) -> Outcome:
         """Block until the job and everything that it started has ended; record how it ended.
 
-        Raises
-        ------
-        GridflowError
-            What the job failed with.
-        JobCancelled
-            After `cancel`, and an orderly shutdown.
+        Raises `GridflowError`: What the job failed with.
+        Raises `JobCancelled`: After `cancel`, and an orderly shutdown.
         """
         began = time.time()
         try:

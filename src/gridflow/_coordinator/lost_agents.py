@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class LostAgents:
-    """The agents of one generation.
-
-    Parameters
-    ----------
-    members : sequence of Member
-    deadlines : Deadlines
-    """
+    """The agents of one generation."""
 
     def __init__(self, members: Sequence[Member], deadlines: Deadlines) -> None:
         self._members, self._deadlines = members, deadlines

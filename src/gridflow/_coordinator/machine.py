@@ -25,9 +25,6 @@ connection is noticed before the death that caused it. `choose_cause` then picks
 awaited. In EVALUATING, an evaluator may evaluate the last checkpoint; however that ends, the
 training has succeeded by then. A process that the others don't depend on is replaced while they
 go on.
-
-Longer than other modules: what an event does in one phase can only be judged beside what it does in
-the others.
 """
 
 from __future__ import annotations
@@ -76,17 +73,10 @@ MOST_REPLACEMENTS: Final = 5
 class JobMachine:
     """The state of one job.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-        What each task does, by rank; those that train come first.
-    deadlines : Deadlines
-    policy : RestartPolicy
-        Whether a failure is followed by another generation.
-    needs : sequence of str
-        Packages that every task must have.
-    environment : mapping of str to str, optional
-        The driver's versions. Default: only gridflow's.
+    `parts`: What each task does, by rank; those that train come first.
+    `policy`: Whether a failure is followed by another generation.
+    `needs`: Packages that every task must have.
+    `environment`: The driver's versions. Default: only gridflow's.
     """
 
     def __init__(

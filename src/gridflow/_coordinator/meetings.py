@@ -43,13 +43,8 @@ class _Meeting:
 class Meetings:
     """The meetings of one generation.
 
-    Parameters
-    ----------
-    generation : int
-    members : sequence of int
-        The ranks that take part.
-    tasks : sequence of str
-        Their names.
+    `members`: The ranks that take part.
+    `tasks`: Their names.
     """
 
     def __init__(self, generation: int, members: Sequence[int], tasks: Sequence[str]) -> None:

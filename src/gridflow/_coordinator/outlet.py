@@ -26,19 +26,12 @@ _JOIN_SECONDS: Final = 1.0
 class Outlet:
     """A queue with a limit, and the thread that empties it.
 
-    Parameters
-    ----------
-    name : str
-        The thread's.
-    limit : int
-        In units of cost.
-    patience : float
-        Seconds without progress after which it counts as stuck.
-    longest : float
-        The longest that `close` waits, in seconds.
-    on_gap : callable
-        Called, from that thread and in the order of the entries, with a key and how many of its
-        lines were dropped.
+    `name`: The thread's.
+    `limit`: In units of cost.
+    `patience`: Seconds without progress after which it counts as stuck.
+    `longest`: The longest that `close` waits, in seconds.
+    `on_gap`: Called, from that thread and in the order of the entries, with a key and how many of
+        its lines were dropped.
     """
 
     def __init__(
@@ -74,16 +67,9 @@ class Outlet:
         A dropped one leaves a gap. Later ones of its key are dropped as well until the thread has
         reached the gap: a few long gaps rather than many short ones.
 
-        Parameters
-        ----------
-        key : hashable
-            Actions with the same key stay in order.
-        action : callable
-        cost : int
-        lines : int
-            How many lines are missing if it is dropped; with 0, nobody is told.
-        limit : int, optional
-            Instead of the queue's.
+        `key`: Actions with the same key stay in order.
+        `lines`: How many lines are missing if it is dropped; with 0, nobody is told.
+        `limit`: Instead of the queue's.
         """
         with self._changed:
             if self._is_closed:
@@ -124,7 +110,6 @@ class Outlet:
         return self._cost < self.limit or self.is_stuck
 
     def wait_for_room(self) -> None:
-        """Wait until there is room."""
         with self._changed:
             while not self.has_room:
                 self._changed.wait(self._patience)
@@ -198,18 +183,9 @@ def show(stream: Any, text: str, moved: Callable[[], None] = lambda: None) -> No
     A file is written without Python's buffer, whose lock would be held meanwhile: an interpreter
     that finds it taken at exit aborts.
 
-    Parameters
-    ----------
-    stream : text file
-        Whatever ``sys.stdout`` or ``sys.stderr`` is.
-    text : str
-    moved : callable
-        Called after each part is written.
-
-    Raises
-    ------
-    OSError, ValueError
-        It is closed, or its reader is gone or its disk full.
+    `stream` (text file): Whatever ``sys.stdout`` or ``sys.stderr`` is.
+    `moved`: Called after each part is written.
+    Raises `OSError`, `ValueError`: It is closed, or its reader is gone or its disk full.
     """
     with _writing:
         descriptor = _descriptor(stream)

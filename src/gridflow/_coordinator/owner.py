@@ -54,23 +54,12 @@ _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 class FolderLock:
     """A folder of this machine, locked against other jobs until `release` or the process's end.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when missing.
-    job : str
-        The job's id; refused jobs are told it.
-    say : callable
-        Tells the user.
-
-    Raises
-    ------
-    JobExists
-        Another job of this or another process has it.
-    InvalidArgument
-        It can't be written.
-    UnsafePath
-        Another user created it, in a place where any user can.
+    `folder`: Made when missing.
+    `job`: The job's id; refused jobs are told it.
+    `say`: Tells the user.
+    Raises `JobExists`: Another job of this or another process has it.
+    Raises `InvalidArgument`: It can't be written.
+    Raises `UnsafePath`: Another user created it, in a place where any user can.
     """
 
     def __init__(self, folder: Path, job: str, say: Callable[[str], None]) -> None:

@@ -50,11 +50,7 @@ def _for_ever(_: Deadlines, __: float) -> float:
 class Stage:
     """The properties of a phase.
 
-    Attributes
-    ----------
-    leads_to : frozenset of Phase
-    lasts : callable
-        Its deadline in seconds, from the job's deadlines and ``start_timeout``.
+    `lasts`: Its deadline in seconds, from the job's deadlines and ``start_timeout``.
     """
 
     leads_to: frozenset[Phase]

@@ -37,11 +37,8 @@ class RestartPolicy(Protocol):
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True to restart the group.
 
-        Parameters
-        ----------
-        causes : sequence of TaskFailure
-            The failures that ended the attempts so far, the latest last. Executors preempted with
-            notice aren't among them: ``max_preemptions`` counts those.
+        `causes`: The failures that ended the attempts so far, the latest last. Executors preempted
+            with notice aren't among them: ``max_preemptions`` counts those.
         """
         ...
 
@@ -128,11 +125,7 @@ class RetryableExits:
 class ApartFromPreemptions:
     """A policy for failures, with a separate budget for executors preempted with notice.
 
-    Parameters
-    ----------
-    policy : RestartPolicy
-        It doesn't see preemptions.
-    max_preemptions : int
+    `policy`: It doesn't see preemptions.
     """
 
     policy: RestartPolicy
@@ -243,11 +236,9 @@ def _place(failure: TaskFailure) -> str:
 def stuck_rank(members: Sequence[tuple[bool, str | None, float]]) -> int:
     """Return the rank that keeps the others waiting.
 
-    Parameters
-    ----------
-    members : sequence of (waiting, stack, last step)
-        ``waiting`` is True for a rank inside a TensorFlow operation, where ranks wait for peers.
-        The stack is None for a rank that didn't answer.
+    `members` (sequence of (waiting, stack, last step)): ``waiting`` is True for a rank inside a
+        TensorFlow operation, where ranks wait for peers. The stack is None for a rank that didn't
+        answer.
     """
     order = sorted(
         range(len(members)),

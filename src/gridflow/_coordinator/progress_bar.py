@@ -29,12 +29,8 @@ _NOTEBOOK_SECONDS: Final = 0.5
 class ProgressBar:
     """One bar for the group; it shows the slowest of the ranks in the chief's epoch.
 
-    Parameters
-    ----------
-    tasks : sequence of Task
-        By rank.
-    moved : callable
-        Called after each part is written.
+    `tasks`: By rank.
+    `moved`: Called after each part is written.
     """
 
     def __init__(self, tasks: Sequence[Task], moved: Callable[[], None]) -> None:
@@ -92,7 +88,6 @@ class ProgressBar:
         self._put_up()
 
     def close_epoch(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

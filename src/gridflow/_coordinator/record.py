@@ -56,20 +56,11 @@ class Outcome:
 class Ending:
     """How a job ended.
 
-    Attributes
-    ----------
-    began : float
-        Seconds since 1970.
-    ended : float
-    error : BaseException or None
-    attempts : sequence of Attempt
-    history : mapping of (fit, epoch) to losses and metrics
-    last_step : Progress or None
-        Of the chief.
-    not_finite : str or None
-        What was NaN or infinite when training ended.
-    warnings : sequence of str
-        What went wrong without failing the job.
+    `began`: Seconds since 1970.
+    `history`: mapping of (fit, epoch) to losses and metrics.
+    `last_step`: Of the chief.
+    `not_finite`: What was NaN or infinite when training ended.
+    `warnings`: What went wrong without failing the job.
     """
 
     began: float
@@ -152,10 +143,7 @@ def _moment(at: float) -> str:
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
     """Write a file atomically.
 
-    Raises
-    ------
-    OSError
-        The disk is full, or permission is missing.
+    Raises `OSError`: The disk is full, or permission is missing.
     """
     write_whole(folder / name, json.dumps(content, indent=2) + "\n")
 
@@ -185,10 +173,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 def read_outcome(folder: Path) -> Outcome:
     """Read what `write_outcome` wrote.
 
-    Raises
-    ------
-    GridflowError
-        It can't be read, or a later gridflow wrote it.
+    Raises `GridflowError`: It can't be read, or a later gridflow wrote it.
     """
     path = folder / OUTCOME
     try:

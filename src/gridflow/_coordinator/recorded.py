@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 def find(job_dir: Path, spec: JobSpec) -> RecordedRun | None:
     """Return the run that has succeeded in a folder, or None.
 
-    Raises
-    ------
-    GridflowError
-        It has succeeded, but its result can't be read.
+    Raises `GridflowError`: It has succeeded, but its result can't be read.
     """
     result = record.read_result(job_dir)
     if result is None or result.get("state") != record.SUCCEEDED:
@@ -49,11 +46,9 @@ class NoStreams:
         return False
 
     def silent_tasks(self, stream: str) -> list[str]:  # noqa: ARG002  (as above)
-        """Return no task."""
         return []
 
     def part_streams(self) -> str | None:
-        """Return no label."""
         return None
 
     def end_section(self, label: str, give_up: Callable[[], bool]) -> bool:  # noqa: ARG002
@@ -67,14 +62,8 @@ class NoStreams:
 class RecordedRun:
     """What a `JobHandle` needs of a run, answered from its record.
 
-    Parameters
-    ----------
-    job_dir : Path
-    spec : JobSpec
-        The distributor's options.
-    outcome : Outcome
-    ended : str
-        When it succeeded.
+    `spec`: The distributor's options.
+    `ended`: When it succeeded.
     """
 
     state = Phase.CLOSED.value
@@ -98,7 +87,6 @@ class RecordedRun:
         """Do nothing: it has ended."""
 
     def report(self) -> JobReport:
-        """Return its progress."""
         attempts = self._outcome.attempts
         return JobReport(
             state=self.state,

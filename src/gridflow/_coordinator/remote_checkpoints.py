@@ -35,13 +35,8 @@ _CLOSE_SECONDS: Final = 60.0
 def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Where | None]:
     """Return the checkpoints' folder in the driver, and the place of their copies, if any.
 
-    Parameters
-    ----------
-    given : str or Path or None
-        As the user gave it; None: a folder of the job.
-    job_dir : Path
-    base : str
-        The file system for paths such as ``hdfs:///here`` that don't name a host.
+    `given`: As the user gave it; None: a folder of the job.
+    `base`: The file system for paths such as ``hdfs:///here`` that don't name a host.
     """
     own = job_dir / "checkpoints"
     if given is None:
@@ -55,10 +50,8 @@ def places(given: str | Path | None, job_dir: Path, base: str) -> tuple[Path, Wh
 def place_of(given: str | Path | None, base: str) -> Where | None:
     """Return the folder that event files are copied to, if any.
 
-    Raises
-    ------
-    InvalidArgument, MissingDependency, GridflowError
-        The file system is unknown or can't be reached.
+    Raises `InvalidArgument`, `MissingDependency`, `GridflowError`: The file system is unknown or
+        can't be reached.
     """
     if given is None:
         return None
@@ -76,22 +69,11 @@ def store_of(
 ) -> CheckpointStore:
     """Return the store of a job's checkpoints, with its mirror if there is one.
 
-    Parameters
-    ----------
-    folder : Path
-    mirror : Where or None
-    num_workers : int
-    job : str, optional
-        The job's id. It owns the checkpoints until the store is closed; without an id, no one does.
-    say : callable, optional
-        Tells the user.
-
-    Raises
-    ------
-    JobExists
-        Another job has these checkpoints.
-    GridflowError
-        They can't be read or written.
+    `job`: The job's id. It owns the checkpoints until the store is closed; without an id, no one
+        does.
+    `say`: Tells the user.
+    Raises `JobExists`: Another job has these checkpoints.
+    Raises `GridflowError`: They can't be read or written.
     """
     say = say or (lambda _: None)
     if mirror is None:
@@ -120,7 +102,6 @@ class _Copy(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """The names of its files."""
         return {f"{self.stem}.npz"} | ({f"{self.stem}.label"} if self.label is not None else set())
 
 
@@ -130,25 +111,13 @@ class MirroredCheckpoints(CheckpointStore):
     If copying a checkpoint fails, it is retried later while training goes on; the checkpoint's
     label doesn't count before that.
 
-    Parameters
-    ----------
-    folder : Path
-        In the driver, for this job alone.
-    mirror : Where
-        The remote folder. Its checkpoints are fetched first.
-    num_workers : int, default 1
-        How many tasks train.
-    job : str, optional
-        The job's id.
-    lease : Lease, optional
-        Keeps other jobs out of the remote folder, until `close`.
-    say : callable, optional
-        Tells the user.
-
-    Raises
-    ------
-    GridflowError
-        The remote folder can't be read.
+    `folder`: In the driver, for this job alone.
+    `mirror`: The remote folder. Its checkpoints are fetched first.
+    `num_workers`: How many tasks train.
+    `job`: The job's id.
+    `lease`: Keeps other jobs out of the remote folder, until `close`.
+    `say`: Tells the user.
+    Raises `GridflowError`: The remote folder can't be read.
     """
 
     def __init__(

@@ -77,10 +77,7 @@ RowsAction: TypeAlias = SendTo | SendAll | Forget | Unfit
 class Specs:
     """The types and shapes of columns, which must be the same on all ranks.
 
-    Attributes
-    ----------
-    known : dict of dataset to dict
-        The type and row shape of each column, encoded by
+    `known`: The type and row shape of each column, encoded by
         `gridflow._feed.store.records.encode_specs`. Only a rank with rows knows all of it.
     """
 
@@ -121,12 +118,9 @@ def _spec(kind: str, sizes: Sequence[int | None]) -> str:
 class LaunchRows:
     """The rows of one launch.
 
-    Parameters
-    ----------
-    fed : sequence of int
-        Tasks that are fed, in order.
-    never_fed : mapping of dataset to mapping of column to reason, optional
-        Columns known not to be fed before the launch.
+    `fed`: Tasks that are fed, in order.
+    `never_fed` (mapping of dataset to mapping of column to reason): Columns known not to be fed
+        before the launch.
     """
 
     def __init__(

@@ -3,8 +3,6 @@
 The server's threads call it, and the job's loop takes events from it. What concerns only the record
 of a job (logs, history, ledger, files) is kept here; what concerns its state becomes an event for
 the state machine.
-
-Longer than other modules: everything that an agent can report is dispatched here.
 """
 
 from __future__ import annotations
@@ -64,18 +62,11 @@ class _Mailbox:
 class RpcHandler:
     """The handler of the coordinator's server.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-        What each task does, by rank.
-    job_dir : Path
-        The driver's folder of logs, results, TensorBoard files and the function.
-    checkpoints : CheckpointStore
-    console : Console
-    left_out : mapping of dataset to mapping of column to reason, optional
-        Columns that the launcher knows not to be fed.
-    clock : Clock, optional
-        The clock of the events' times.
+    `parts`: What each task does, by rank.
+    `job_dir`: The driver's folder of logs, results, TensorBoard files and the function.
+    `left_out` (mapping of dataset to mapping of column to reason): Columns that the launcher knows
+        not to be fed.
+    `clock`: The clock of the events' times.
     """
 
     def __init__(

@@ -47,14 +47,8 @@ class Ask:
 class StepWatch:
     """The steps of one generation.
 
-    Parameters
-    ----------
-    members : sequence of Member
-    awaited : sequence of int
-        The ranks that are watched.
-    tasks : sequence of str
-        The names of all tasks.
-    deadlines : Deadlines
+    `awaited`: The ranks that are watched.
+    `tasks`: The names of all tasks.
     """
 
     def __init__(

@@ -26,15 +26,7 @@ _ROWS_SECONDS: Final = 10.0
 class StreamControl:
     """What those ask the coordinator of a job who push rows into it; from any thread.
 
-    Parameters
-    ----------
-    handler : RpcHandler
-    checkpoints : CheckpointStore
-
-    Attributes
-    ----------
-    identity : Identity or None
-        That of the agents, once the job has begun.
+    `identity`: That of the agents, once the job has begun.
     """
 
     def __init__(self, handler: RpcHandler, checkpoints: CheckpointStore) -> None:

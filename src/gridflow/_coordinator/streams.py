@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 class LaunchStreams:
     """The streams of one launch.
 
-    Parameters
-    ----------
-    ranks : sequence of int
-        The tasks that are fed.
-    was : LaunchStreams, optional
-        The streams of the previous launch: what has ended stays ended.
+    `ranks`: The tasks that are fed.
+    `was`: The streams of the previous launch: what has ended stays ended.
     """
 
     def __init__(self, ranks: Sequence[int], was: LaunchStreams | None = None) -> None:
@@ -99,7 +95,6 @@ class LaunchStreams:
         return [rank for rank in self._ranks if rank not in known]
 
     def end(self) -> list[Command]:
-        """End the streams."""
         if self._has_ended:
             return []
         self._has_ended = True
@@ -127,7 +122,6 @@ class LaunchStreams:
         return [commands.EndSection(self._sections, self._label)]
 
     def end_section(self, label: str) -> list[Command]:
-        """End the current section."""
         self._sections, self._label = self._sections + 1, label
         return [commands.EndSection(self._sections, label)]
 

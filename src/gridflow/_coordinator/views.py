@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 def report_view(report: JobReport, name: str, tasks: Sequence[Task]) -> str:
     """Return the state of a job, each task's progress, and the losses so far.
 
-    Parameters
-    ----------
-    report : JobReport
-    name : str
-        The job's.
-    tasks : sequence of Task
-        All of them: those that train are shown even if they haven't reported a step.
+    `name`: The job's.
+    `tasks`: All of them: those that train are shown even if they haven't reported a step.
     """
     about = {"job": name, "state": report.state, "epochs": f"{report.epochs:,} complete"}
     if report.generation:

@@ -17,12 +17,8 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
     A call that takes longer is left to itself, in a daemon thread.
 
-    Raises
-    ------
-    TimeoutError
-        It takes longer.
-    Exception
-        Whatever the function raises.
+    Raises `TimeoutError`: It takes longer.
+    Raises `Exception`: Whatever the function raises.
     """
     answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 

@@ -64,20 +64,11 @@ _MEND_FOLDER: Final = "name a folder that the driver can write to"
 class Wishes:
     """What to check of a cluster.
 
-    Attributes
-    ----------
-    settings : mapping of str to str
-        Of Spark.
-    job : Job or None
-        Whose tasks must find room.
-    shared : sequence of str
-        Folders that all hosts should see.
-    spool : str or None
-    backend : str
-    port : str or None
-        As of `gridflow.Network`.
-    timeout : float
-        Seconds until all must be over.
+    `settings`: Of Spark.
+    `job`: Whose tasks must find room.
+    `shared`: Folders that all hosts should see.
+    `port`: As of `gridflow.Network`.
+    `timeout`: Seconds until all must be over.
     """
 
     settings: Mapping[str, str]
@@ -207,10 +198,7 @@ class _Check:
 def check_cluster(wishes: Wishes) -> list[Diagnosis]:
     """Return what is found on a cluster, within some seconds more than the timeout.
 
-    Raises
-    ------
-    InvalidArgument
-        A setting can't be used.
+    Raises `InvalidArgument`: A setting can't be used.
     """
     java = machine.java()
     if has_errors([java]):

@@ -23,15 +23,9 @@ _COLOURS: Final[Mapping[Level, str]] = {"ok": "green", "warning": "yellow", "err
 class Diagnosis:
     """What one check found.
 
-    Attributes
-    ----------
-    check : str
-        Its name, like ``java``.
-    level : {"ok", "warning", "error"}
-        With an error, jobs of some kind fail.
-    found : str
-    mend : str
-        What to do about it; empty if it is ok.
+    `check`: Its name, like ``java``.
+    `level` ({"ok", "warning", "error"}): With an error, jobs of some kind fail.
+    `mend`: What to do about it; empty if it is ok.
     """
 
     check: str
@@ -54,7 +48,6 @@ def by_host(check: str, each: Mapping[str, Diagnosis]) -> list[Diagnosis]:
 
 
 def has_errors(findings: Iterable[Diagnosis]) -> bool:
-    """Return whether any finding is an error."""
     return any(finding.level == "error" for finding in findings)
 
 

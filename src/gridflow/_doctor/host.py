@@ -33,14 +33,9 @@ _SHOWN: Final = ("pyspark", "pyarrow", "numpy", "pandas")
 class Unmet:
     """A requirement of gridflow that an installed package doesn't meet, or that isn't installed.
 
-    Attributes
-    ----------
-    package, version, needed : str
-        The version is empty if it isn't installed.
-    extra : str
-        Of gridflow, if the package is optional.
-    is_older : bool
-        Whether the version is below the range, not above it.
+    `package`, `version`, `needed`: The version is empty if it isn't installed.
+    `extra`: Of gridflow, if the package is optional.
+    `is_older`: Whether the version is below the range, not above it.
     """
 
     package: str
@@ -54,27 +49,15 @@ class Unmet:
 class Host:
     """A host, as seen by a Python process there.
 
-    Attributes
-    ----------
-    name : str
-    versions : mapping of str to str
-        Those of `gridflow._agent.environment.describe`, and of pyspark, pyarrow, numpy and pandas.
-    unmet : tuple of Unmet
-    zone : str
-        The time zone's name and its distance from UTC.
-    open_files : int
-        The soft limit.
-    shared_memory : int or None
-        Free bytes in ``/dev/shm``; None without it.
-    spool : str
-        The folder of the rows.
-    spool_free : int or None
-        Free bytes; None if the folder can't be written to.
-    gpus : tuple of str
-    gpu_problem : str
-        Why a GPU's device file exists and ``nvidia-smi`` doesn't answer.
-    shared : mapping of str to str
-        What is wrong with each shared folder; empty: the driver's file is there.
+    `versions`: Those of `gridflow._agent.environment.describe`, and of pyspark, pyarrow, numpy and
+        pandas.
+    `zone`: The time zone's name and its distance from UTC.
+    `open_files`: The soft limit.
+    `shared_memory`: Free bytes in ``/dev/shm``; None without it.
+    `spool`: The folder of the rows.
+    `spool_free`: Free bytes; None if the folder can't be written to.
+    `gpu_problem`: Why a GPU's device file exists and ``nvidia-smi`` doesn't answer.
+    `shared`: What is wrong with each shared folder; empty: the driver's file is there.
     """
 
     name: str
@@ -93,12 +76,8 @@ class Host:
 def look(*, spool: str | None = None, shared: Mapping[str, str] | None = None) -> Host:
     """Look at this host.
 
-    Parameters
-    ----------
-    spool : str, optional
-        The folder of the rows; by default the one that gridflow would use.
-    shared : mapping of str to str, optional
-        From the path of a file in each shared folder to its content.
+    `spool`: The folder of the rows; by default the one that gridflow would use.
+    `shared`: From the path of a file in each shared folder to its content.
     """
     folder = spool or local_folder() or tempfile.gettempdir()
     gpus, gpu_problem = _gpus()

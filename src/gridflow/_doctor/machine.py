@@ -33,7 +33,6 @@ _MEND_JAVA: Final = "install a JDK or JRE 17 or 21, and set JAVA_HOME to it"
 
 
 def check_machine(backend: str, spool: str | None = None) -> list[Diagnosis]:
-    """Return what is found on this machine."""
     here = look(spool=spool)
     return [
         java(),

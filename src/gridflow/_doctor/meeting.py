@@ -36,21 +36,14 @@ _KEY_BYTES: Final = 32
 class Attendance:
     """What a task found out about its connections.
 
-    Attributes
-    ----------
-    task : int
-    executor : str
-        Spark's id of its executor.
-    address : str
-        ``host:port``, where it listened for other tasks.
-    driver : str
-        Why it can't connect to the driver; empty if it can.
-    ahead, unsure : float or None
-        Seconds by which its clock is ahead of the driver's, and how far off that may be.
-    met : int
-        Tasks that ran at the same time as this one.
-    peers : mapping of str to str
-        The addresses of other executors, each with why it can't be connected to; empty if it can.
+    `executor`: Spark's id of its executor.
+    `address`: ``host:port``, where it listened for other tasks.
+    `driver`: Why it can't connect to the driver; empty if it can.
+    `ahead`, `unsure`: Seconds by which its clock is ahead of the driver's, and how far off that may
+        be.
+    `met`: Tasks that ran at the same time as this one.
+    `peers`: The addresses of other executors, each with why it can't be connected to; empty if it
+        can.
     """
 
     task: int
@@ -66,18 +59,9 @@ class Attendance:
 class Meeting:
     """Where the tasks meet, in the driver.
 
-    Parameters
-    ----------
-    host : str
-        The address to bind.
-    ports : sequence of int
-        Those that may be used; 0 is any.
-    tasks : int
-
-    Raises
-    ------
-    OSError
-        No port is free, or the address isn't this host's.
+    `host`: The address to bind.
+    `ports`: Those that may be used; 0 is any.
+    Raises `OSError`: No port is free, or the address isn't this host's.
     """
 
     def __init__(self, host: str, ports: range | tuple[int, ...], tasks: int) -> None:
@@ -131,13 +115,7 @@ class Meeting:
 def attend(host: str, port: int, key: bytes, task: int, executor: str) -> Attendance:
     """Meet the other tasks, in a task.
 
-    Parameters
-    ----------
-    host, port
-        Of the driver's `Meeting`.
-    key : bytes
-    task : int
-    executor : str
+    `host`, `port`: Of the driver's `Meeting`.
     """
     try:
         # Looking up a name has no time limit of its own.

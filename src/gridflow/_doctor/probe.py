@@ -40,14 +40,9 @@ def probe(
 ) -> Iterator[pa.RecordBatch]:
     """Look around in a task; yield one row with `Seen` as JSON.
 
-    Parameters
-    ----------
-    meeting : (str, int, bytes)
-        Host, port and key.
-    wishes : mapping
-        The arguments of `look`.
-    batches : iterable of RecordBatch
-        Read and ignored.
+    `meeting`: Host, port and key.
+    `wishes`: The arguments of `look`.
+    `batches`: Read and ignored.
     """
     import pyarrow as pa
     from pyspark import TaskContext

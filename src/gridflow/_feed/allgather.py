@@ -31,24 +31,13 @@ def write(
 ) -> SpoolReader:
     """Write the rows of all ranks, the same on each, and return a reader.
 
-    Parameters
-    ----------
-    reader : SpoolReader
-        This rank's rows.
-    columns : sequence of str
-        The columns to write.
-    most : int or None
-        Number of rows that this rank contributes, its first ones; None for all.
-    folder : Path
-        Where to write.
-    gather : callable
-        Takes this rank's bytes and returns those of all ranks; every rank must call it equally
-        often.
-
-    Raises
-    ------
-    DataError
-        No rank has a row.
+    `reader`: This rank's rows.
+    `columns`: The columns to write.
+    `most`: Number of rows that this rank contributes, its first ones; None for all.
+    `folder`: Where to write.
+    `gather`: Takes this rank's bytes and returns those of all ranks; every rank must call it
+        equally often.
+    Raises `DataError`: No rank has a row.
     """
     parts = _parts(reader, columns, most)
     with SpoolWriter(folder) as writer:
@@ -105,13 +94,9 @@ def _parted(words: np.ndarray) -> list[bytes]:
 def with_arrays(content: bytes, gather: Callable[[np.ndarray[Any, Any]], Any]) -> list[bytes]:
     """Return the bytes of all ranks.
 
-    Parameters
-    ----------
-    content : bytes
-        Of this rank.
-    gather : callable
-        Returns the arrays of all ranks, which have the same shape. Sent as arrays, nothing from a
-        peer is unpickled.
+    `content`: Of this rank.
+    `gather`: Returns the arrays of all ranks, which have the same shape. Sent as arrays, nothing
+        from a peer is unpickled.
     """
     lengths = np.asarray(gather(np.array([len(content)], np.int32))).reshape(-1)
     mine = np.frombuffer(content.ljust(int(lengths.max()), b"\0"), np.uint8)

@@ -127,11 +127,8 @@ def opened(
 ) -> tuple[dict[str, pa.Array], dict[str, DataError | SchemaError]]:
     """Return the columns of a batch after expanding structs, maps and encodings.
 
-    Returns
-    -------
-    columns, refused : dict
-        The columns that can be fed, as far as is known here; and the duplicates and those whose
-        encoding doesn't fit their type.
+    `columns, refused`: The columns that can be fed, as far as is known here; and the duplicates and
+        those whose encoding doesn't fit their type.
     """
     if not forms and not any(_is_nested(column.type) for column in columns.values()):
         return dict(columns), {}

@@ -39,21 +39,11 @@ def are_long(pieces: Sequence[pa.Array]) -> bool:
 class LongTexts:
     """Rows of a window, whose slices are numpy arrays of bytes, created on demand.
 
-    Parameters
-    ----------
-    pieces : sequence of pyarrow.BinaryArray, LargeBinaryArray or BinaryViewArray
-        The items of all rows.
-    row_shape : tuple of int
-        The shape of a row's items.
-    rows : int
-        Rows of the window.
-    sources : array of int, or None
-        Which row of the pieces each of them is, see `gridflow._feed.plan.epochs.Window`.
-
-    Attributes
-    ----------
-    at_once : int
-        How many rows to request together.
+    `pieces`: The items of all rows.
+    `row_shape`: The shape of a row's items.
+    `rows`: Rows of the window.
+    `sources`: Which row of the pieces each of them is, see `gridflow._feed.plan.epochs.Window`.
+    `at_once`: How many rows to request together.
     """
 
     def __init__(
@@ -74,7 +64,6 @@ class LongTexts:
         keep_freed()
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return some rows."""
         width = math.prod(self._shape)
         sources = np.arange(rows.start, rows.stop) if self._sources is None else self._sources[rows]
         items = (sources[:, None] * width + np.arange(width)).reshape(-1)
@@ -115,7 +104,6 @@ class _Views:
         self._contents = [memoryview(buffer) for buffer in piece.buffers()[2:]]
 
     def item(self, place: int) -> bytes:
-        """Return one item."""
         length = self._lengths[place]
         if length <= _IN_THE_VIEW:
             begin: bytes = self._begins[place].tobytes()

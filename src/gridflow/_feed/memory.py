@@ -44,10 +44,7 @@ def keep_freed() -> bool:
     makes the first dataset of a Python generator (``ApplyPython311MemoryPatch``). So this isn't
     done once, but wherever it matters; it takes two microseconds.
 
-    Returns
-    -------
-    bool
-        Whether it was set: other C libraries don't have these settings.
+    Returns: Whether it was set: other C libraries don't have these settings.
     """
     mallopt = _mallopt()
     if mallopt is None:

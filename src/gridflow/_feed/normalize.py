@@ -53,15 +53,12 @@ _RULES = ("error", "drop")
 class FeedOptions:
     """How rows become tensors.
 
-    Parameters
-    ----------
-    nulls : {"error", "drop"} or mapping of column to value, default "error"
-        How to handle nulls, in a column or inside an array. ``"error"``: the column is left out,
-        and using it is an error. ``"drop"``: a row with a null in any fed column is dropped, and
-        counted in the ledger. A mapping sets the replacement for nulls, by column; other columns
-        are as with ``"error"``. NaN is a number, not a null, and is kept.
-    columns : mapping of column to Form
-        How arrays of any length, and maps, become tensors.
+    `nulls` ({"error", "drop"} or mapping of column to value): How to handle nulls, in a column or
+        inside an array. ``"error"``: the column is left out, and using it is an error. ``"drop"``:
+        a row with a null in any fed column is dropped, and counted in the ledger. A mapping sets
+        the replacement for nulls, by column; other columns are as with ``"error"``. NaN is a
+        number, not a null, and is kept.
+    `columns` (mapping of column to Form): How arrays of any length, and maps, become tensors.
     """
 
     nulls: Literal["error", "drop"] | Mapping[str, Any] = "error"
@@ -94,10 +91,7 @@ class FeedOptions:
     def check_columns(self, columns: Collection[str]) -> None:
         """Reject options for columns that aren't in any dataset.
 
-        Raises
-        ------
-        InvalidArgument
-            The message lists the existing columns.
+        Raises `InvalidArgument`: The message lists the existing columns.
         """
         fills = self.nulls if isinstance(self.nulls, Mapping) else {}
         for column in self.columns:
@@ -142,12 +136,8 @@ class FeedOptions:
 class Findings:
     """What was found about a dataset's columns while its rows arrived.
 
-    Attributes
-    ----------
-    left_out : dict
-        Columns that can't be fed, and why.
-    nulls : Counter
-        Number of dropped rows with a null, by column.
+    `left_out`: Columns that can't be fed, and why.
+    `nulls`: Number of dropped rows with a null, by column.
     """
 
     left_out: dict[str, str] = dataclass_field(default_factory=dict)
@@ -163,27 +153,15 @@ def normalise(
 ) -> tuple[pa.RecordBatch, int]:
     """Return the batch with fixed shapes and no nulls, and the number of dropped rows.
 
-    Parameters
-    ----------
-    batch
-        Rows as they arrived.
-    dataset
-        Its name, for errors.
-    options
-        The rule for nulls.
-    expected
-        The schema that this function returned for an earlier batch of the dataset; lengths of
-        arrays and types must be the same in all batches.
-    findings
-        If given, a column that can't be fed is left out from this batch on, and recorded here with
-        the reason, as long as another column remains.
-
-    Raises
-    ------
-    DataError
-        There is a null that no rule covers, or arrays change their length.
-    SchemaError
-        A type can't become a tensor.
+    `batch`: Rows as they arrived.
+    `dataset`: Its name, for errors.
+    `options`: The rule for nulls.
+    `expected`: The schema that this function returned for an earlier batch of the dataset; lengths
+        of arrays and types must be the same in all batches.
+    `findings`: If given, a column that can't be fed is left out from this batch on, and recorded
+        here with the reason, as long as another column remains.
+    Raises `DataError`: There is a null that no rule covers, or arrays change their length.
+    Raises `SchemaError`: A type can't become a tensor.
     """
     found = findings or Findings()
     fed = {

@@ -38,18 +38,11 @@ Weights = str | Mapping[str, str]
 class Tensor:
     """One tensor of a batch.
 
-    Attributes
-    ----------
-    columns : tuple of str
-        The source columns.
-    dtype : numpy dtype or "string"
-        Type of an element.
-    row_shape : tuple of int
-        Shape without the batch axis.
-    stacked : bool
-        Whether its columns are stacked.
-    widths : tuple of int
-        The width of each stacked column.
+    `columns`: The source columns.
+    `dtype`: Type of an element.
+    `row_shape`: Shape without the batch axis.
+    `stacked`: Whether its columns are stacked.
+    `widths`: The width of each stacked column.
     """
 
     columns: tuple[str, ...]
@@ -75,7 +68,6 @@ class Tensor:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype that numpy uses for it."""
         return np.dtype(object) if self.is_text else self.dtype
 
 
@@ -83,13 +75,9 @@ class Tensor:
 class Selection:
     """The tensors of a batch, and their structure.
 
-    Attributes
-    ----------
-    parts : tuple
-        One for x, and for y and the sample weight if requested: a single key, or a dict of name to
-        key. A key is an index into ``tensors``.
-    tensors : tuple of Tensor
-        All of them, each once.
+    `parts`: One for x, and for y and the sample weight if requested: a single key, or a dict of
+        name to key. A key is an index into ``tensors``.
+    `tensors`: All of them, each once.
     """
 
     parts: tuple[int | dict[str, int], ...]
@@ -97,7 +85,6 @@ class Selection:
 
     @property
     def columns(self) -> list[str]:
-        """All columns that are read."""
         return list(dict.fromkeys(c for tensor in self.tensors for c in tensor.columns))
 
     @property
@@ -142,10 +129,7 @@ def named(*forms: object) -> list[str]:
 def refuse_left_out(columns: Sequence[str], left_out: Mapping[str, str]) -> None:
     """Reject columns that aren't fed, with the reason.
 
-    Raises
-    ------
-    SchemaError
-        Names the first of them.
+    Raises `SchemaError`: Names the first of them.
     """
     for column in columns:
         for name, reason in left_out.items():
@@ -162,23 +146,13 @@ def select(
 ) -> Selection:
     """Find the columns.
 
-    Parameters
-    ----------
-    specs
-        The existing columns, as returned by `gridflow._feed.normalize.tensor_specs`.
-    features, label
-        See the table in the module's docstring; without a label, there is only x.
-    sample_weight
-        A column with one number per row; or a dict with one for each label. Requires a label.
-    dataset
-        Its name, for errors.
-
-    Raises
-    ------
-    SchemaError
-        A column doesn't exist or can't be stacked.
-    InvalidArgument
-        The form isn't in the table.
+    `specs`: The existing columns, as returned by `gridflow._feed.normalize.tensor_specs`.
+    `features`, `label`: See the table in the module's docstring; without a label, there is only x.
+    `sample_weight`: A column with one number per row; or a dict with one for each label. Requires a
+        label.
+    `dataset`: Its name, for errors.
+    Raises `SchemaError`: A column doesn't exist or can't be stacked.
+    Raises `InvalidArgument`: The form isn't in the table.
     """
     if sample_weight is not None:
         _check_weights(sample_weight, label)

@@ -23,22 +23,12 @@ _PLACES, _VALUES = "indices", "values"
 def packed(column: pa.Array, size: int, where: str) -> pa.Array:
     """Return vectors as lists of values with their indices.
 
-    Parameters
-    ----------
-    column : pyarrow.Array
-        Structs with ``indices`` and ``values`` as in Spark's vectors (a row without indices is
-        dense), arrays of ``size`` numbers, or a result of this function.
-    size : int
-        Size of the vectors.
-    where : str
-        What to call the column.
-
-    Raises
-    ------
-    SchemaError
-        The type isn't supported.
-    DataError
-        A vector has another size, or its indices aren't ascending.
+    `column`: Structs with ``indices`` and ``values`` as in Spark's vectors (a row without indices
+        is dense), arrays of ``size`` numbers, or a result of this function.
+    `size`: Size of the vectors.
+    `where`: What to call the column.
+    Raises `SchemaError`: The type isn't supported.
+    Raises `DataError`: A vector has another size, or its indices aren't ascending.
     """
     kind = column.type
     if is_list(kind) and kind.value_type == ITEM:

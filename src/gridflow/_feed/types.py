@@ -23,20 +23,12 @@ _OTHERS: Final = "Leave it out, or convert it to numbers, strings or arrays of o
 class Kind(NamedTuple):
     """Values of one kind: a column of them, or the items of its arrays.
 
-    Attributes
-    ----------
-    spark : tuple of str
-        Spark types.
-    is_arrow : callable
-        Whether an Arrow type belongs to this kind.
-    stored : callable or None
-        Converts an array without nulls to its stored form; None if there is no tensor for it.
-    tensor : str
-        What TensorFlow gets.
-    java : str
-        The Java class that writes them.
-    hint : str
-        What to do if there is no tensor, or none for some values.
+    `spark`: Spark types.
+    `is_arrow`: Whether an Arrow type belongs to this kind.
+    `stored`: Converts an array without nulls to its stored form; None if there is no tensor for it.
+    `tensor`: What TensorFlow gets.
+    `java`: The Java class that writes them.
+    `hint`: What to do if there is no tensor, or none for some values.
     """
 
     spark: tuple[str, ...]
@@ -74,10 +66,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
 def stored(array: pa.Array, where: object) -> pa.Array:
     """Return numbers or texts without nulls in stored form, by reference if possible.
 
-    Raises
-    ------
-    SchemaError
-        They can't become a tensor, or not without a loss; ``where`` names them.
+    Raises `SchemaError`: They can't become a tensor, or not without a loss; ``where`` names them.
     """
     known = next((each for each in KINDS if each.is_arrow(array.type)), None)
     if known is None or known.stored is None:

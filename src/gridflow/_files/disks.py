@@ -38,10 +38,7 @@ def refusal(what: str, error: OSError) -> str:
 def writing_to(what: str, advice: str) -> Iterator[None]:
     """Turn a refusal, before anything is launched, into an error that says what to do.
 
-    Raises
-    ------
-    InvalidArgument
-        Names what can't be written, the host, and the reason.
+    Raises `InvalidArgument`: Names what can't be written, the host, and the reason.
     """
     try:
         yield

@@ -29,13 +29,8 @@ _MAGIC: Final = frozenset("*?[")
 class FoundFile:
     """A found file.
 
-    Attributes
-    ----------
-    at : Where
-    size : int
-        Bytes.
-    changed : int
-        Modification time in nanoseconds since 1970; 0 if the file system doesn't report it.
+    `size`: Bytes.
+    `changed`: Modification time in nanoseconds since 1970; 0 if the file system doesn't report it.
     """
 
     at: Where
@@ -51,22 +46,13 @@ class FoundFile:
 def find(paths: Any, base: str, filesystem: Any = None) -> list[FoundFile]:
     """Return the files, each once, in the order of their paths.
 
-    Parameters
-    ----------
-    paths : str, path-like, or sequence of them
-        Files; folders, including everything below them except names that begin with ``_`` or ``.``
-        (Spark's ``_SUCCESS``); or patterns with ``*``, ``?``, ``[…]``, and ``**`` for any depth.
-    base : str
-        The base of relative paths, see `gridflow._files.systems.absolute_path`.
-    filesystem : optional
-        See `gridflow._files.systems.where`.
-
-    Raises
-    ------
-    InvalidArgument
-        There are no such files.
-    GridflowError
-        The file system refuses.
+    `paths` (str, path-like, or sequence of them): Files; folders, including everything below them
+        except names that begin with ``_`` or ``.`` (Spark's ``_SUCCESS``); or patterns with ``*``,
+        ``?``, ``[…]``, and ``**`` for any depth.
+    `base`: The base of relative paths, see `gridflow._files.systems.absolute_path`.
+    `filesystem`: See `gridflow._files.systems.where`.
+    Raises `InvalidArgument`: There are no such files.
+    Raises `GridflowError`: The file system refuses.
     """
     if not isinstance(paths, str | os.PathLike | Iterable):
         raise InvalidArgument(f"a path must be a string or a list of strings; got {paths!r}.")

@@ -46,10 +46,7 @@ def user_name(uid: int | None = None) -> str:
 def private_folder(path: Path) -> Path:
     """Create a folder that only this user can enter, or check an existing one.
 
-    Raises
-    ------
-    UnsafePath
-        Another user created it, or can write to it.
+    Raises `UnsafePath`: Another user created it, or can write to it.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(0o700)
@@ -62,10 +59,7 @@ def private_folder(path: Path) -> Path:
 def make_folders(path: Path, mode: int = 0o755) -> None:
     """Create a folder and missing parents; other users can't write to any of them.
 
-    Raises
-    ------
-    UnsafePath
-        Another user created one of them; see `check_not_planted`.
+    Raises `UnsafePath`: Another user created one of them; see `check_not_planted`.
     """
     if not path.is_dir():
         if path.parent != path:
@@ -85,12 +79,8 @@ def check_not_planted(path: Path) -> None:
     this user, of root and of the folder's owner are trusted. Each part is checked after the one
     that contains it, so that no other user can exchange it afterwards.
 
-    Raises
-    ------
-    UnsafePath
-        There is one; the message says whose it is.
-    FileNotFoundError
-        Something on the path doesn't exist, or no longer.
+    Raises `UnsafePath`: There is one; the message says whose it is.
+    Raises `FileNotFoundError`: Something on the path doesn't exist, or no longer.
     """
     for above, each in _steps(path):
         around, found = above.stat(), each.lstat()
@@ -172,10 +162,7 @@ def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:
 def check_no_links(folder: Path) -> None:
     """Refuse one of gridflow's own folders that contains a link at any depth.
 
-    Raises
-    ------
-    UnsafePath
-        It contains a link.
+    Raises `UnsafePath`: It contains a link.
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -193,10 +180,7 @@ def check_no_links(folder: Path) -> None:
 def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
     """Open a regular file like `open`, without following links or waiting for pipes.
 
-    Raises
-    ------
-    UnsafePath
-        It is a link, or not a regular file.
+    Raises `UnsafePath`: It is a link, or not a regular file.
     """
     try:
         file = open(path, mode, opener=_open, **options)  # noqa: SIM115 (the caller does)

@@ -106,10 +106,7 @@ class Materialized:
 def read_note(root: Where) -> Materialized | None:
     """Return the note of what was last written to a folder, or None.
 
-    Raises
-    ------
-    GridflowError
-        The note can't be read.
+    Raises `GridflowError`: The note can't be read.
     """
     path = f"{root.path.rstrip('/')}/{NAME}"
     try:
@@ -128,10 +125,7 @@ def read_note(root: Where) -> Materialized | None:
 def write_note(root: Where, made: Materialized) -> None:
     """Write the note of a folder atomically.
 
-    Raises
-    ------
-    GridflowError
-        The file system refuses.
+    Raises `GridflowError`: The file system refuses.
     """
     fields = asdict(made)
     fields.pop("is_new")

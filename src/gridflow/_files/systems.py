@@ -37,14 +37,9 @@ _HDFS_PORT: Final = 8020
 class Where(NamedTuple):
     """A place in a file system.
 
-    Attributes
-    ----------
-    system : pyarrow.fs.FileSystem
-    path : str
-        The path for the file system.
-    prefix, without : str
-        The prefix of a path with its scheme, and what that leaves out of the file system's own
-        path: a container of Azure has another position there.
+    `path`: The path for the file system.
+    `prefix`, `without`: The prefix of a path with its scheme, and what that leaves out of the file
+        system's own path: a container of Azure has another position there.
     """
 
     system: Any
@@ -83,19 +78,11 @@ def is_local(path: str) -> bool:
 def absolute_path(path: str | os.PathLike[str], base: str) -> str:
     """Complete a path with a base folder of the default file system.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A path with a scheme stays unchanged, except that one without an authority (``hdfs:///x``)
-        gets that of ``base`` if the schemes are the same. A path that begins with ``/`` is in the
-        file system of ``base``, any other in ``base`` itself.
-    base : str
-        A folder, such as ``hdfs://name:8020/user/me`` or ``/home/me``.
-
-    Returns
-    -------
-    str
-        With a scheme, or a plain path for a local file.
+    `path` (str or path-like): A path with a scheme stays unchanged, except that one without an
+        authority (``hdfs:///x``) gets that of ``base`` if the schemes are the same. A path that
+        begins with ``/`` is in the file system of ``base``, any other in ``base`` itself.
+    `base`: A folder, such as ``hdfs://name:8020/user/me`` or ``/home/me``.
+    Returns: With a scheme, or a plain path for a local file.
 
     Examples
     --------
@@ -138,24 +125,14 @@ def _root(base: str) -> str:
 def where(path: str, filesystem: Any = None) -> Where:
     """Return the file system of an absolute path, and its path there.
 
-    Parameters
-    ----------
-    path : str
-        As `absolute_path` returns it.
-    filesystem : optional
-        A ``pyarrow.fs.FileSystem`` or an fsspec file system to use instead of the scheme's; or a
-        mapping of options for it, such as ``{"endpoint_override": …}`` for S3. By default
-        everything comes from the environment, as each file system documents
+    `path`: As `absolute_path` returns it.
+    `filesystem`: A ``pyarrow.fs.FileSystem`` or an fsspec file system to use instead of the
+        scheme's; or a mapping of options for it, such as ``{"endpoint_override": …}`` for S3. By
+        default everything comes from the environment, as each file system documents
         (``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``HADOOP_CONF_DIR`` …).
-
-    Raises
-    ------
-    InvalidArgument
-        The scheme or an option is unknown.
-    MissingDependency
-        A package is missing; the message names it.
-    GridflowError
-        The file system can't be reached, or refuses.
+    Raises `InvalidArgument`: The scheme or an option is unknown.
+    Raises `MissingDependency`: A package is missing; the message names it.
+    Raises `GridflowError`: The file system can't be reached, or refuses.
     """
     scheme = scheme_of(path)
     start = _matched(path) if scheme else ""

@@ -99,10 +99,7 @@ def _replace(target: Where, incoming: str) -> None:
 def fetch(source: Where, target: Path) -> None:
     """Copy a file to this machine; it gets its name once it is complete.
 
-    Raises
-    ------
-    GridflowError
-        It doesn't exist, or can't be read completely.
+    Raises `GridflowError`: It doesn't exist, or can't be read completely.
     """
     here = fs.LocalFileSystem()
     partial = target.with_name(target.name + ".partial")
@@ -124,10 +121,7 @@ def fetch(source: Where, target: Path) -> None:
 def read(source: Where) -> bytes:
     """Return the content of a small file.
 
-    Raises
-    ------
-    GridflowError
-        It doesn't exist, or can't be read.
+    Raises `GridflowError`: It doesn't exist, or can't be read.
     """
     with _named(source, "can't be read"), source.system.open_input_stream(source.path) as file:
         return bytes(file.read())
@@ -136,18 +130,9 @@ def read(source: Where) -> bytes:
 def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) -> None:
     """Write a small JSON file.
 
-    Parameters
-    ----------
-    target : Where
-    content : mapping
-    in_place : bool
-        Whether to overwrite in place: the name then always exists, but a reader may find incomplete
-        content. Otherwise the name must be new, and appears once the file is complete.
-
-    Raises
-    ------
-    GridflowError
-        The file system refuses, or can't be reached.
+    `in_place`: Whether to overwrite in place: the name then always exists, but a reader may find
+        incomplete content. Otherwise the name must be new, and appears once the file is complete.
+    Raises `GridflowError`: The file system refuses, or can't be reached.
     """
     folder, name = posixpath.split(target.path)
     path = target.path
@@ -165,10 +150,7 @@ def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) 
 def names_in(folder: Where) -> list[str]:
     """Return the names of the files in a folder; empty if the folder doesn't exist.
 
-    Raises
-    ------
-    GridflowError
-        It can't be listed.
+    Raises `GridflowError`: It can't be listed.
     """
     with _named(folder, "can't be listed"):
         if folder.system.type_name.startswith("py::fsspec"):
@@ -181,10 +163,7 @@ def names_in(folder: Where) -> list[str]:
 def check_folder(folder: Where) -> None:
     """Refuse a missing folder; object stores have no folders.
 
-    Raises
-    ------
-    GridflowError
-        With the folder.
+    Raises `GridflowError`: With the folder.
     """
     if folder.system.type_name in OBJECT_STORES:
         return
@@ -196,10 +175,7 @@ def check_folder(folder: Where) -> None:
 def delete(target: Where) -> None:
     """Delete a file, or a folder with everything in it, if it exists.
 
-    Raises
-    ------
-    GridflowError
-        The file system refuses, or can't be reached.
+    Raises `GridflowError`: The file system refuses, or can't be reached.
     """
     with _named(target, "can't be deleted"):
         match target.system.get_file_info(target.path).type:
@@ -212,10 +188,7 @@ def delete(target: Where) -> None:
 def refuse_what_is_there(target: Where) -> None:
     """Refuse a place that already exists.
 
-    Raises
-    ------
-    InvalidArgument
-        With the place.
+    Raises `InvalidArgument`: With the place.
     """
     with _named(target, "can't be reached"):
         found = target.system.get_file_info(target.path)

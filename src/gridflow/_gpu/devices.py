@@ -31,13 +31,9 @@ class NoAnswer(Exception):
 class Device:
     """A GPU of this host.
 
-    Attributes
-    ----------
-    index : int
-        In the order of the PCI bus, which is also CUDA's with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
-    uuid : str
-    memory : int
-        Total memory in MiB.
+    `index`: In the order of the PCI bus, which is also CUDA's with
+        ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    `memory`: Total memory in MiB.
     """
 
     index: int
@@ -48,10 +44,7 @@ class Device:
 def find() -> list[Device]:
     """Return the GPUs of this host, by index.
 
-    Raises
-    ------
-    NoAnswer
-        ``nvidia-smi`` doesn't answer.
+    Raises `NoAnswer`: ``nvidia-smi`` doesn't answer.
     """
     found = []
     for line in _ask("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"):
@@ -63,10 +56,7 @@ def find() -> list[Device]:
 def busy() -> set[str]:
     """Return the UUIDs of GPUs on which any process computes.
 
-    Raises
-    ------
-    NoAnswer
-        ``nvidia-smi`` doesn't answer.
+    Raises `NoAnswer`: ``nvidia-smi`` doesn't answer.
     """
     lines = _ask("--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader")
     return {line.split(",")[0].strip() for line in lines}
@@ -108,12 +98,8 @@ def visible(devices: Iterable[Device], mask: str | None) -> list[Device]:
 def names(mask: str | None, count: int) -> list[str]:
     """Return names of the GPUs of this process, by which others know whether they have the same.
 
-    Parameters
-    ----------
-    mask : str or None
-        This process's ``CUDA_VISIBLE_DEVICES``.
-    count : int
-        How many GPUs it has; with 0, nobody is asked.
+    `mask`: This process's ``CUDA_VISIBLE_DEVICES``.
+    `count`: How many GPUs it has; with 0, nobody is asked.
     """
     if not count:
         return []
@@ -148,10 +134,7 @@ def part_of(memory: int, shares: int) -> int:
 def limit_memory(limit: int | None) -> None:
     """Limit TensorFlow's memory on each GPU of this process, before it uses any.
 
-    Parameters
-    ----------
-    limit : int or None
-        In MiB; None: no limit, and TensorFlow isn't imported.
+    `limit`: In MiB; None: no limit, and TensorFlow isn't imported.
     """
     if limit is None:
         return

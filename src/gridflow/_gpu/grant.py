@@ -36,12 +36,8 @@ _AGAIN_SECONDS: Final = 0.5
 class SparkGpus:
     """The GPUs that Spark assigned to a task.
 
-    Attributes
-    ----------
-    addresses : tuple of str
-        As in ``TaskContext.resources()["gpu"]``.
-    shares : int, default 1
-        How many tasks get the same address.
+    `addresses`: As in ``TaskContext.resources()["gpu"]``.
+    `shares`: How many tasks get the same address.
     """
 
     addresses: tuple[str, ...] = ()
@@ -52,16 +48,10 @@ class SparkGpus:
 class GpuGrant:
     """The GPUs of one task, held until `close`.
 
-    Attributes
-    ----------
-    addresses : tuple of str
-        Their indices or UUIDs.
-    memory_limit : int or None
-        In MiB, for each of them.
-    environment : dict
-        For the training process; a variable that is None is removed.
-    files : tuple of int
-        Descriptors of locks, which the training process inherits.
+    `addresses`: Their indices or UUIDs.
+    `memory_limit`: In MiB, for each of them.
+    `environment`: For the training process; a variable that is None is removed.
+    `files`: Descriptors of locks, which the training process inherits.
     """
 
     addresses: tuple[str, ...] = ()
@@ -88,21 +78,9 @@ def take(
 ) -> GpuGrant:
     """Take the GPUs of a task: those that Spark assigned to it, or free ones of this host.
 
-    Parameters
-    ----------
-    need : GpuNeed
-    options : GpuOptions
-    spark : SparkGpus
-    owner : str
-        Its description, for others who find a GPU in use.
-    locks : GpuLocks, optional
-    patience : float, default 10
-        Seconds to wait for GPUs that are in use.
-
-    Raises
-    ------
-    NotEnoughGpus
-        With the host and the numbers.
+    `owner`: Its description, for others who find a GPU in use.
+    `patience`: Seconds to wait for GPUs that are in use.
+    Raises `NotEnoughGpus`: With the host and the numbers.
     """
     first = devices.first_environment()
     reset = {name: first.get(name) for name in _RESET}
@@ -142,16 +120,8 @@ def take(
 def check_host(needs: Sequence[GpuNeed], environment: Mapping[str, str]) -> None:
     """Compare the needs of tasks that will all run on this host with its free GPUs.
 
-    Parameters
-    ----------
-    needs : sequence of GpuNeed
-    environment : mapping
-        The agents' environment, which may hide GPUs from them.
-
-    Raises
-    ------
-    NotEnoughGpus
-        With the numbers.
+    `environment`: The agents' environment, which may hide GPUs from them.
+    Raises `NotEnoughGpus`: With the numbers.
     """
     wanted = [need for need in needs if need.count]
     if not wanted:

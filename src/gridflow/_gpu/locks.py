@@ -38,11 +38,7 @@ _NAME: Final = re.compile(r"(?P<gpu>.+)\.(?P<shares>\d+)\.(?P<slot>\d+)")
 class HeldLock(NamedTuple):
     """A lock that is held.
 
-    Attributes
-    ----------
-    device : Device
-    file : int
-        The descriptor that holds it; closing it in all processes releases the GPU.
+    `file`: The descriptor that holds it; closing it in all processes releases the GPU.
     """
 
     device: Device
@@ -52,10 +48,7 @@ class HeldLock(NamedTuple):
 class GpuLocks:
     """The locks of this host.
 
-    Parameters
-    ----------
-    folder : str or Path, optional
-        Their folder, which all users of the host must share.
+    `folder`: Their folder, which all users of the host must share.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -70,20 +63,10 @@ class GpuLocks:
     ) -> list[HeldLock]:
         """Take the GPUs of a need, all or none.
 
-        Parameters
-        ----------
-        need : GpuNeed
-        devices : sequence of Device
-            The devices to choose from.
-        busy : callable
-            Returns UUIDs of GPUs on which processes compute. Called while the table is locked.
-        owner : str
-            Its description, for others who find the GPU in use.
-
-        Returns
-        -------
-        list of Held
-            Empty if too few are free.
+        `devices`: The devices to choose from.
+        `busy`: Returns UUIDs of GPUs on which processes compute. Called while the table is locked.
+        `owner`: Its description, for others who find the GPU in use.
+        Returns: Empty if too few are free.
         """
         with self._table() as at:
             places = self._places(at, need, devices, busy())

@@ -40,20 +40,14 @@ _ALIKE: Final = (
 class FitState(NamedTuple):
     """Where a rank is in a fit: as it starts, or when an epoch has ended.
 
-    Attributes
-    ----------
-    epoch : int
-        How many epochs are done; callbacks have restored their state.
-    updates : int
-        Updates that the optimizer has made; -1: there is no optimizer.
-    rates : list of float
-        The learning rates that callbacks can change.
-    weights : list of [name, sum, norm]
-        Of what is trained; empty where ranks train apart for a while.
-    others : list of [name, checksum]
-        Of variables that are neither trained nor floating-point numbers, as layers have.
-    stops : bool
-        Whether a callback wants to stop.
+    `epoch`: How many epochs are done; callbacks have restored their state.
+    `updates`: Updates that the optimizer has made; -1: there is no optimizer.
+    `rates`: The learning rates that callbacks can change.
+    `weights` (list of [name, sum, norm]): Of what is trained; empty where ranks train apart for a
+        while.
+    `others` (list of [name, checksum]): Of variables that are neither trained nor floating-point
+        numbers, as layers have.
+    `stops`: Whether a callback wants to stop.
     """
 
     epoch: int
@@ -236,12 +230,8 @@ class Agreement:
 def odd_one(everyone: Sequence[FitState], *, starts: bool) -> tuple[int, str]:
     """Return a rank that differs from the others, and how; -1 if there is none.
 
-    Parameters
-    ----------
-    everyone : sequence of FitState
-        By rank.
-    starts : bool
-        Whether the fit starts here, so that positions are compared, too.
+    `everyone`: By rank.
+    `starts`: Whether the fit starts here, so that positions are compared, too.
     """
     apart = [(rank, _difference(everyone, rank, 0, starts=starts)) for rank in range(len(everyone))]
     apart = [(rank, words) for rank, words in apart if words]

@@ -36,17 +36,10 @@ if TYPE_CHECKING:
 class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches of one rank; each iteration is an epoch.
 
-    Parameters
-    ----------
-    source : EpochSource
-        Which rows make up which batch.
-    own_rows : sequence of int
-        Rows of each rank that count outside training; only this rank's if each rank trains alone.
-
-    Attributes
-    ----------
-    batch_size : int
-        Maximum rows of this rank in a step.
+    `source`: Which rows make up which batch.
+    `own_rows`: Rows of each rank that count outside training; only this rank's if each rank trains
+        alone.
+    `batch_size`: Maximum rows of this rank in a step.
     """
 
     def __init__(self, source: EpochSource, own_rows: Sequence[int] = ()) -> None:
@@ -71,11 +64,8 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
     def map(self, function: Callable[..., Any]) -> ArrayDataset:
         """Return a dataset with a function applied to its batches.
 
-        Parameters
-        ----------
-        function : callable
-            It gets ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or dicts of
-            them, and returns what Keras should get.
+        `function`: It gets ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or
+            dicts of them, and returns what Keras should get.
         """
         both = chain(self._source.function, function)
         return ArrayDataset(replace(self._source, function=both), self._own_rows)
@@ -162,19 +152,11 @@ class EndlessArrays(ArrayDataset):
 class ArrayOnce:
     """The dataset's rows outside training: the rank's own, each once, in order.
 
-    Parameters
-    ----------
-    source, own_rows
-        As for `ArrayDataset`.
-
-    Attributes
-    ----------
-    is_empty : bool
-        Whether this rank has no rows. Its only batch then is a borrowed row, which isn't counted.
-    is_global : bool
-        Whether the batches of all ranks form global batches that contain each row once.
-    functions : mapping
-        Keras's functions for this rank only, by model.
+    `source`, `own_rows`: As for `ArrayDataset`.
+    `is_empty`: Whether this rank has no rows. Its only batch then is a borrowed row, which isn't
+        counted.
+    `is_global`: Whether the batches of all ranks form global batches that contain each row once.
+    `functions`: Keras's functions for this rank only, by model.
     """
 
     def __init__(self, source: EpochSource, own_rows: Sequence[int]) -> None:
@@ -224,19 +206,11 @@ def make(
 ) -> ArrayDataset:
     """Return the dataset; `options` are those of `gridflow._feed.dataset.epochs.EpochSource`.
 
-    Parameters
-    ----------
-    is_alone : bool
-        Whether each rank trains for itself.
-    own_rows : sequence of int
-        Rows of each rank that count outside of training.
-    parts : int, optional
-        Number of equal parts into which each batch is split, if those of all ranks are equal, too.
-
-    Raises
-    ------
-    SchemaError
-        A column holds text or bytes, which this backend doesn't support.
+    `is_alone`: Whether each rank trains for itself.
+    `own_rows`: Rows of each rank that count outside of training.
+    `parts`: Number of equal parts into which each batch is split, if those of all ranks are equal,
+        too.
+    Raises `SchemaError`: A column holds text or bytes, which this backend doesn't support.
     """
     selection = select(reader.specs, features, label, sample_weight, reader.dataset)
     for tensor in selection.tensors:

@@ -44,16 +44,11 @@ def build(
 
     They work with models of Keras 3 and of tf_keras; which one it is is known when ``fit`` starts.
 
-    Parameters
-    ----------
-    runtime : Runtime
-        The training process.
-    checkpoint : bool, default True
-        Write checkpoints, and resume from the runtime's checkpoint.
-    tensorboard : bool, optional
-        Write TensorBoard's event files, on the chief. Default: if the package is installed.
-    progress : bool, default True
-        Report steps and logs to the driver, and to Kubeflow Trainer if it asks for them.
+    `runtime`: The training process.
+    `checkpoint`: Write checkpoints, and resume from the runtime's checkpoint.
+    `tensorboard`: Write TensorBoard's event files, on the chief. Default: if the package is
+        installed.
+    `progress`: Report steps and logs to the driver, and to Kubeflow Trainer if it asks for them.
     """
     callbacks: list[Any] = [EpochResults(runtime)]
     if checkpoint:
@@ -200,12 +195,7 @@ class TensorBoardOf(NeutralCallback):
 
 
 class ProgressReporter(NeutralCallback):
-    """Reports steps and logs, at most twice a second, and the end.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    """
+    """Reports steps and logs, at most twice a second, and the end."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()

@@ -43,11 +43,7 @@ def tag_of(index: int) -> str:
 def refuse_python(dataset: Any, where: str) -> None:
     """Reject a pipeline that calls Python, naming what it calls.
 
-    Parameters
-    ----------
-    dataset : tf.data.Dataset
-    where : str
-        Where it would run.
+    `where`: Where it would run.
 
     Raises
     ------
@@ -66,11 +62,7 @@ def refuse_python(dataset: Any, where: str) -> None:
 class RegisteredDataset:
     """A dataset that the dispatcher knows.
 
-    Attributes
-    ----------
-    id : str
-    spec
-        Of its elements, as they come from the workers.
+    `spec`: Of its elements, as they come from the workers.
     """
 
     id: str
@@ -148,7 +140,6 @@ class ServiceAccount:
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
     def read(self) -> DataServiceUse:
-        """Return what was read so far."""
         keys, values = (tensor.numpy().tolist() for tensor in self._table.export())
         known = dict(zip(keys, values, strict=True))
         waited, began, ended = (known.pop(key, 0.0) for key in (_WAITED, _BEGAN, _ENDED))

@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 class _Facts:
     """Properties of a callback.
 
-    Attributes
-    ----------
-    path : str
-        The attribute with the path it writes to; empty if it writes nothing.
-    changes : str
-        What it changes in the training; empty if nothing.
+    `path`: The attribute with the path it writes to; empty if it writes nothing.
+    `changes`: What it changes in the training; empty if nothing.
     """
 
     path: str = ""
@@ -72,10 +68,7 @@ def flat(callbacks: Any) -> list[Any]:
 def refuse_on_chief_alone(callback: Any) -> None:
     """Reject a callback that must run on all ranks.
 
-    Raises
-    ------
-    InvalidArgument
-        It changes the training.
+    Raises `InvalidArgument`: It changes the training.
     """
     name, changes = _kind_of(callback), ""
     if name:
@@ -209,22 +202,15 @@ def _flavour_of(callback: Any) -> str:
 
 
 class RestoreOnly(NeutralCallback):
-    """Restores from the chief's BackupAndRestore, and writes nothing.
-
-    Parameters
-    ----------
-    callback : keras.callbacks.BackupAndRestore
-    """
+    """Restores from the chief's BackupAndRestore, and writes nothing."""
 
     def __init__(self, callback: Any) -> None:
         super().__init__()
         self._callback = callback
 
     def set_model(self, model: Any) -> None:
-        """Pass on."""
         super().set_model(model)
         self._callback.set_model(model)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Restore."""
         self._callback.on_train_begin(logs)

@@ -78,28 +78,14 @@ def pack(value: Any, directory: Path, is_chief: bool, group: Any = None) -> dict
     All ranks must call this with their return value: reading a tf_keras model with
     BatchNormalization is a collective operation.
 
-    Parameters
-    ----------
-    value
-        The return value on this rank.
-    directory : Path
-        Target folder; created if it doesn't exist, but its parent must.
-    is_chief : bool
-        Whether this rank's value is the result. If another rank's value can't be sent, or is larger
-        than `MOST_BYTES`, that isn't a failure: its header says why it is missing.
-    group : tf.distribute.Strategy or SynchronousStrategy, optional
-        The strategy with which all ranks train one model; None if each has its own models.
-
-    Returns
-    -------
-    dict
-        The header: ``kind``, ``files`` (names in `directory`), and for a model the result of
+    `value`: The return value on this rank.
+    `directory`: Target folder; created if it doesn't exist, but its parent must.
+    `is_chief`: Whether this rank's value is the result. If another rank's value can't be sent, or
+        is larger than `MOST_BYTES`, that isn't a failure: its header says why it is missing.
+    `group`: The strategy with which all ranks train one model; None if each has its own models.
+    Returns: The header: ``kind``, ``files`` (names in `directory`), and for a model the result of
         `described`.
-
-    Raises
-    ------
-    InvalidArgument
-        The chief's value can be neither saved nor pickled.
+    Raises `InvalidArgument`: The chief's value can be neither saved nor pickled.
     """
     # Without parents: if the parent is gone, its owner is dead, and nobody would delete it again.
     directory.mkdir(exist_ok=True)
@@ -153,21 +139,11 @@ def unpack(
     (``keras.saving.register_keras_serializable``) or passed in the options; nothing else needs
     TensorFlow.
 
-    Parameters
-    ----------
-    header : mapping
-        What `pack` returned.
-    directory : Path
-        Where the files are.
-    options : mapping, optional
-        For a model: keyword arguments of Keras's ``load_model``.
-
-    Raises
-    ------
-    MissingDependency
-        The value is a model and its flavour of Keras isn't installed.
-    GridflowError
-        The files can't be read here; the message names the reason.
+    `header`: What `pack` returned.
+    `directory`: Where the files are.
+    `options`: For a model: keyword arguments of Keras's ``load_model``.
+    Raises `MissingDependency`: The value is a model and its flavour of Keras isn't installed.
+    Raises `GridflowError`: The files can't be read here; the message names the reason.
     """
     kind = header["kind"]
     if kind == "none":
@@ -217,11 +193,8 @@ def _pack_model(model: Any, flavour: str, path: Path) -> dict[str, Any]:
 def described(model: Any) -> dict[str, Any]:
     """Return a JSON description of a model, for use without loading it.
 
-    Returns
-    -------
-    dict
-        ``class``; the shapes of its ``inputs`` and ``outputs`` by name, empty if a model doesn't
-        declare them; their ``dtypes``, in the same order; for Keras 3 the ``backend``.
+    Returns: ``class``; the shapes of its ``inputs`` and ``outputs`` by name, empty if a model
+        doesn't declare them; their ``dtypes``, in the same order; for Keras 3 the ``backend``.
     """
     inputs, outputs = declared(model, "input"), declared(model, "output")
     about = {

@@ -150,10 +150,7 @@ def present() -> Runtime | None:
 def current() -> Runtime:
     """Return the task of this process.
 
-    Raises
-    ------
-    GridflowError
-        Outside a training process.
+    Raises `GridflowError`: Outside a training process.
     """
     if _current is None:
         raise GridflowError(

@@ -64,21 +64,11 @@ _OPERATIONS: Final = frozenset(
 def check_file(path: Path, custom_objects: Mapping[str, Any], *, compiles: bool) -> None:
     """Refuse a ``.keras`` file of tf_keras that could do more than compute.
 
-    Parameters
-    ----------
-    path : Path
-    custom_objects : mapping of str to class or function
-        What the caller has given, and so trusts.
-    compiles : bool
-        Whether the optimizer, loss and metrics will be loaded, too.
-
-    Raises
-    ------
-    InvalidArgument
-        The message says what is in it.
-    GridflowError
-        It isn't a ``.keras`` file. tf_keras would take it for an older format, which has no safe
-        mode.
+    `custom_objects`: What the caller has given, and so trusts.
+    `compiles`: Whether the optimizer, loss and metrics will be loaded, too.
+    Raises `InvalidArgument`: The message says what is in it.
+    Raises `GridflowError`: It isn't a ``.keras`` file. tf_keras would take it for an older format,
+        which has no safe mode.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -99,10 +89,7 @@ def check_file(path: Path, custom_objects: Mapping[str, Any], *, compiles: bool)
 def check_config(config: Any, custom_objects: Mapping[str, Any]) -> None:
     """Refuse a configuration of tf_keras objects that could do more than compute.
 
-    Raises
-    ------
-    InvalidArgument
-        The message says what is in it.
+    Raises `InvalidArgument`: The message says what is in it.
     """
     for each in _dicts(config):
         for key, value in each.items():
@@ -253,10 +240,7 @@ def is_harmless_operation(name: str) -> bool:
 def load_saved_model(folder: str, tags: Sequence[str] | None = None, *, is_safe: bool) -> Any:
     """Load a SavedModel; in safe mode only if its graphs do nothing but compute.
 
-    Raises
-    ------
-    InvalidArgument
-        The message says what is in it.
+    Raises `InvalidArgument`: The message says what is in it.
     """
     import tensorflow as tf
 
@@ -271,10 +255,7 @@ def check_saved_model(folder: str) -> None:
     Its graphs may contain operations that read and write files, use the network or call Python,
     and it may name files outside its folder.
 
-    Raises
-    ------
-    InvalidArgument
-        The message says what is in it.
+    Raises `InvalidArgument`: The message says what is in it.
     """
     graphs = private_parts.parsed_saved_model(folder).meta_graphs
     for graph in graphs:
@@ -304,11 +285,8 @@ class _Graph:
     def check(self, *, is_of_objects: bool) -> None:
         """Refuse what does more than compute.
 
-        Parameters
-        ----------
-        is_of_objects : bool
-            Whether TensorFlow restores Python objects, as TensorFlow 2 has saved them, and so runs
-            only their functions. Otherwise it runs the main graph.
+        `is_of_objects`: Whether TensorFlow restores Python objects, as TensorFlow 2 has saved them,
+            and so runs only their functions. Otherwise it runs the main graph.
         """
         if is_of_objects:
             names = set(self._graph.object_graph_def.concrete_functions)

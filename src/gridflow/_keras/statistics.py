@@ -96,10 +96,7 @@ def synchronise(model: Any) -> int:
 
     All ranks must call it. With one replica, or nothing to average, it does nothing.
 
-    Returns
-    -------
-    int
-        Number of averaged variables.
+    Returns: Number of averaged variables.
     """
     if not is_tensorflow(model):
         return _synchronise_ranks(model)

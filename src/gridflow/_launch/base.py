@@ -21,27 +21,16 @@ if TYPE_CHECKING:
 class Placement:
     """What a launcher has found out before launching anything.
 
-    Attributes
-    ----------
-    target : str
-        For example ``local`` or ``spark (local-cluster[2,1,2048])``.
-    host : str
-        The address that the coordinator's server binds by default.
-    advertise : str
-        The name or address at which agents reach it.
-    slots : int or None
-        How many tasks the target can run at once; None if unknown.
-    details : dict
-        Further facts that `plan` shows.
-    left_out : mapping of dataset to mapping of column to reason
-        Columns that can't be fed.
-    columns : tuple of str
-        All columns of all datasets.
-    default_folder : str
-        The base of relative paths, with the scheme of the target's default file system; empty: the
-        driver's working directory.
-    full : str
-        Why rows can't be pushed into the job; empty if they can.
+    `target`: For example ``local`` or ``spark (local-cluster[2,1,2048])``.
+    `host`: The address that the coordinator's server binds by default.
+    `advertise`: The name or address at which agents reach it.
+    `slots`: How many tasks the target can run at once; None if unknown.
+    `details`: Further facts that `plan` shows.
+    `left_out` (mapping of dataset to mapping of column to reason): Columns that can't be fed.
+    `columns`: All columns of all datasets.
+    `default_folder`: The base of relative paths, with the scheme of the target's default file
+        system; empty: the driver's working directory.
+    `full`: Why rows can't be pushed into the job; empty if they can.
     """
 
     target: str
@@ -86,26 +75,18 @@ class LaunchListener(Protocol):
 
 
 class PassesOn:
-    """The calls that a listener between a launch and another listener passes on.
-
-    Parameters
-    ----------
-    listener : LaunchListener
-    """
+    """The calls that a listener between a launch and another listener passes on."""
 
     def __init__(self, listener: LaunchListener) -> None:
         self._listener = listener
 
     def agent_lost(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
         self._listener.agent_lost(launch, rank, detail)
 
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
-        """Pass it on."""
         self._listener.agent_leaving(launch, rank, detail)
 
     def slots_came(self, launch: int) -> None:
-        """Pass it on."""
         self._listener.slots_came(launch)
 
     def has_agents(self, launch: int) -> bool:

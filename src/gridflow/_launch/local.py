@@ -156,14 +156,8 @@ class LocalLauncher:
 class LocalLaunch:
     """The processes of one launch.
 
-    Parameters
-    ----------
-    payload : AgentPayload
-    rows : sequence of FileRows
-        The rows of each rank that is fed, in order.
-    listener : LaunchListener
-    places : sequence of int, optional
-        The tasks that run here. Default: all.
+    `rows`: The rows of each rank that is fed, in order.
+    `places`: The tasks that run here. Default: all.
     """
 
     def __init__(

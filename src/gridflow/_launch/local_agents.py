@@ -46,12 +46,7 @@ _EXIT_SECONDS: Final = 1.0
 class AgentProcess:
     """An agent, from its start to its end.
 
-    Parameters
-    ----------
-    payload : AgentPayload
-    rank : int
-    rows : FileRows or None
-        The rows to spool, if its task is fed.
+    `rows`: The rows to spool, if its task is fed.
     """
 
     def __init__(self, payload: AgentPayload, rank: int, rows: FileRows | None) -> None:
@@ -80,11 +75,7 @@ class AgentProcess:
 class ForkedAgent:
     """A process forked by a server; used like a ``subprocess.Popen``.
 
-    Parameters
-    ----------
-    pid : int
-    place : int
-        The end of a pipe that delivers its exit code, or nothing if its server dies.
+    `place`: The end of a pipe that delivers its exit code, or nothing if its server dies.
     """
 
     def __init__(self, pid: int, place: int) -> None:
@@ -105,10 +96,7 @@ class ForkedAgent:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the exit code.
 
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            The process still runs.
+        Raises `subprocess.TimeoutExpired`: The process still runs.
         """
         code = self._look(timeout)
         if code is None:
@@ -175,10 +163,7 @@ class _Server:
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> ForkedAgent:
         """Fork an agent.
 
-        Raises
-        ------
-        OSError
-            The server has ended, or doesn't answer.
+        Raises `OSError`: The server has ended, or doesn't answer.
         """
         read, write = os.pipe()
         try:

@@ -24,10 +24,7 @@ _OURS: Final = (
 def detached(launcher: Launcher) -> Launcher:
     """Return a launcher whose agents release their slots.
 
-    Raises
-    ------
-    InvalidArgument
-        It has no slots to release.
+    Raises `InvalidArgument`: It has no slots to release.
     """
     make = getattr(launcher, "detached", None)
     if make is None:
@@ -41,10 +38,7 @@ def detached(launcher: Launcher) -> Launcher:
 def launcher_of(given: Any) -> Launcher | None:
     """Return the launcher that a user gave, as an object or by name; None if not given.
 
-    Raises
-    ------
-    InvalidArgument
-        The name is unknown, or the object isn't a launcher.
+    Raises `InvalidArgument`: The name is unknown, or the object isn't a launcher.
     """
     if given is None:
         return None

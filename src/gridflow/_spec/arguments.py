@@ -208,10 +208,7 @@ def check_run_id(run_id: Any, job_dir: Any) -> str | None:
 def patched(strategy: str, *, patches: bool) -> dict[str, str]:
     """Return the variables that tell programs whether to use gridflow's patches.
 
-    Raises
-    ------
-    InvalidArgument
-        A function trains, which always uses them.
+    Raises `InvalidArgument`: A function trains, which always uses them.
     """
     if patches:
         return {}

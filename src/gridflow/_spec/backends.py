@@ -31,36 +31,22 @@ _COMMON_STRATEGIES: Final = ("multi_worker_mirrored", "none")
 class BackendFacts:
     """What a backend can do.
 
-    Attributes
-    ----------
-    name : str
-        As Keras calls it: the package.
-    title : str
-        As its documentation calls it.
-    packages : tuple of str
-        What the tasks import.
-    patches : str
-        The module of Keras's patches, and that of its hooks.
-    imported_with : tuple of str
-        What else a process imports that trains with it.
-    is_always_needed : bool
-        Whether they also import it under a strategy that doesn't need it.
-    mode : str or None
-        The module of `gridflow._training.modes` that trains with it; None: the strategy's.
-    strategies, roles : tuple of str
-        Those that it supports.
-    reads_tf_config : bool
-        Whether it finds its peers through ``TF_CONFIG``.
-    takes_communication : bool
-        Whether its collective operations support `CommunicationOptions`.
-    shares_gpus : bool
-        Whether ranks that exchange values may share a GPU, which NCCL refuses.
-    compiles_each_size : bool
-        Whether it recompiles a model for each new batch size.
-    has_random_state : bool
-        Whether Keras's layers draw from a random state of its own, besides Keras's seeds.
-    export_packages : mapping of str to tuple of str
-        The formats to which Keras can export models with it, and the packages that each needs.
+    `name`: As Keras calls it: the package.
+    `title`: As its documentation calls it.
+    `packages`: What the tasks import.
+    `patches`: The module of Keras's patches, and that of its hooks.
+    `imported_with`: What else a process imports that trains with it.
+    `is_always_needed`: Whether they also import it under a strategy that doesn't need it.
+    `mode`: The module of `gridflow._training.modes` that trains with it; None: the strategy's.
+    `strategies`, `roles`: Those that it supports.
+    `reads_tf_config`: Whether it finds its peers through ``TF_CONFIG``.
+    `takes_communication`: Whether its collective operations support `CommunicationOptions`.
+    `shares_gpus`: Whether ranks that exchange values may share a GPU, which NCCL refuses.
+    `compiles_each_size`: Whether it recompiles a model for each new batch size.
+    `has_random_state`: Whether Keras's layers draw from a random state of its own, besides Keras's
+        seeds.
+    `export_packages`: The formats to which Keras can export models with it, and the packages that
+        each needs.
     """
 
     name: Backend
@@ -138,7 +124,6 @@ _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 
 
 def of(name: str) -> BackendFacts:
-    """Return the facts of an existing backend."""
     return _BY_NAME[name]  # type: ignore[index]
 
 
@@ -147,10 +132,7 @@ def check(
 ) -> None:
     """Refuse options that a backend can't use, or that contradict it.
 
-    Raises
-    ------
-    InvalidArgument
-        With what was given, and what is allowed.
+    Raises `InvalidArgument`: With what was given, and what is allowed.
     """
     choose("backend", backend, BACKENDS)
     if strategies.of(strategy).runs_programs:

@@ -51,13 +51,8 @@ class CommandContext(Protocol):
 class CommandProgram:
     """A command line; it gets ``TF_CONFIG``, ``GRIDFLOW_ROLE`` and ``GRIDFLOW_INDEX``.
 
-    Attributes
-    ----------
-    words : tuple of str
-    of_roles : mapping of str to tuple of str
-        Instead of them, by role.
-    args : tuple of str
-        What comes behind either.
+    `of_roles`: Instead of them, by role.
+    `args`: What comes behind either.
     """
 
     words: tuple[str, ...]
@@ -89,10 +84,7 @@ def make_command(
 ) -> CommandProgram:
     """Check the user's command and return it in the form that is sent.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't a list of words.
+    Raises `InvalidArgument`: It isn't a list of words.
     """
     if kwargs:
         raise InvalidArgument(
@@ -104,10 +96,7 @@ def make_command(
 def with_commands_of(program: CommandProgram, roles: Iterable[Role]) -> CommandProgram:
     """Return the program with the commands of roles that have their own.
 
-    Raises
-    ------
-    InvalidArgument
-        A role has no command.
+    Raises `InvalidArgument`: A role has no command.
     """
     running = [role for role in roles if not role.is_standard_server]
     own = {role.name: tuple(role.command) for role in running if role.command is not None}

@@ -121,25 +121,16 @@ _OfFailures: TypeAlias = (
 class KindOfFailure:
     """The properties of a kind of failure.
 
-    Attributes
-    ----------
-    error : type
-        What a job that it ends raises.
-    exit : Exit
-        The code of such a job; see `exit_of`.
-    is_final : bool
-        Trying again fails again: the group isn't restarted, whatever the policy.
-    is_replaced : bool
-        A new process of the task alone may not meet it again, where the others can wait for one.
-    is_gone : bool
-        An agent is gone with its host or executor: nothing that the program did. The words of the
-        tasks themselves say more of a cause.
-    is_executors : bool
-        The end of its executor looks so to a task that is still there.
-    is_hosts : bool
-        The host is to be looked into, so it is named.
-    raised_as : tuple of type
-        Errors that mean this when the function raises them.
+    `error`: What a job that it ends raises.
+    `exit`: The code of such a job; see `exit_of`.
+    `is_final`: Trying again fails again: the group isn't restarted, whatever the policy.
+    `is_replaced`: A new process of the task alone may not meet it again, where the others can wait
+        for one.
+    `is_gone`: An agent is gone with its host or executor: nothing that the program did. The words
+        of the tasks themselves say more of a cause.
+    `is_executors`: The end of its executor looks so to a task that is still there.
+    `is_hosts`: The host is to be looked into, so it is named.
+    `raised_as`: Errors that mean this when the function raises them.
     """
 
     error: type[_OfFailures]

@@ -117,10 +117,7 @@ class GpuOptions:
 def check_role(name: str, gpus: Any) -> None:
     """Refuse GPUs for a role that never gets any.
 
-    Raises
-    ------
-    InvalidArgument
-        Also for an invalid number.
+    Raises `InvalidArgument`: Also for an invalid number.
     """
     if GpuNeed.parse(f"gpus of role {name!r}", gpus).count and name not in TRAINING_ROLES:
         raise InvalidArgument(

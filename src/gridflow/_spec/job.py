@@ -25,21 +25,10 @@ if TYPE_CHECKING:
 class JobSpec:
     """Everything about a job except its function and its rows.
 
-    Attributes
-    ----------
-    tasks : tuple of Task
-        By rank; those that train come first.
-    training : TrainingOptions
-    feed : FeedOptions
-    hosts : HostOptions
-    start_timeout : float
-        Seconds for all tasks to register, and again for all to start.
-    deadlines : Deadlines
-    gpus : tuple of GpuNeed
-        What each task needs, in order; empty: what the target gives.
-    gpu_options : GpuOptions
-    roles : tuple of Role
-        The roles that the user gave. A role of `tasks` that is missing here was added.
+    `tasks`: By rank; those that train come first.
+    `start_timeout`: Seconds for all tasks to register, and again for all to start.
+    `gpus`: What each task needs, in order; empty: what the target gives.
+    `roles`: The roles that the user gave. A role of `tasks` that is missing here was added.
     """
 
     tasks: tuple[Task, ...]

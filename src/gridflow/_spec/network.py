@@ -94,10 +94,7 @@ class Network:
 def address_of(interface: Any) -> str:
     """Return the address of a network interface of this host; IPv4 before IPv6.
 
-    Raises
-    ------
-    InvalidArgument
-        There is no such interface, or it has no address.
+    Raises `InvalidArgument`: There is no such interface, or it has no address.
     """
     import psutil
 

@@ -21,10 +21,7 @@ T = TypeVar("T")
 def size_in_bytes(what: str, size: Any) -> int:
     """Return the bytes of a size such as ``"2GiB"``.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't a size, has no unit, or is less than 1 MiB.
+    Raises `InvalidArgument`: It isn't a size, has no unit, or is less than 1 MiB.
     """
     form = r"(\d{1,15}(?:\.\d{1,15})?)\s{0,9}([MG]i?B)"
     found = re.fullmatch(form, size) if isinstance(size, str) else None
@@ -55,10 +52,7 @@ def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
 def read_environment(what: str, env: Any) -> dict[str, str]:
     """Check the types of environment variables, and return them.
 
-    Raises
-    ------
-    InvalidArgument
-        They aren't names and values, both str.
+    Raises `InvalidArgument`: They aren't names and values, both str.
     """
     if not isinstance(env, Mapping):
         raise InvalidArgument(f"{what} must be a dict of names to values, both str; got {env!r}.")
@@ -75,10 +69,7 @@ def read_environment(what: str, env: Any) -> dict[str, str]:
 def read_words(what: str, command: Any) -> tuple[str, ...]:
     """Return the words of a command.
 
-    Raises
-    ------
-    InvalidArgument
-        It is a single string, or contains something other than strings.
+    Raises `InvalidArgument`: It is a single string, or contains something other than strings.
     """
     is_list = isinstance(command, Iterable) and not isinstance(command, str)
     texts = tuple(command) if is_list else ()
@@ -92,10 +83,7 @@ def read_words(what: str, command: Any) -> tuple[str, ...]:
 def path(what: str, value: Any) -> None:
     """Refuse anything except the path of a folder, which may have a scheme.
 
-    Raises
-    ------
-    InvalidArgument
-        With the value.
+    Raises `InvalidArgument`: With the value.
     """
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise InvalidArgument(f"{what} must be the path of a folder, a str or Path; got {value!r}.")
@@ -104,10 +92,7 @@ def path(what: str, value: Any) -> None:
 def batch_function(what: str, value: Any) -> None:
     """Refuse anything except a function, or None.
 
-    Raises
-    ------
-    InvalidArgument
-        With the value.
+    Raises `InvalidArgument`: With the value.
     """
     if value is not None and not callable(value):
         raise InvalidArgument(f"{what} must be a function of batches; got {value!r}.")
@@ -133,10 +118,7 @@ def whole_number(what: str, value: Any, minimum: int, maximum: int | None = None
 def seconds(what: str, value: Any) -> float:
     """Return the value if it is a number of seconds, 0 included.
 
-    Raises
-    ------
-    InvalidArgument
-        Otherwise, with the value.
+    Raises `InvalidArgument`: Otherwise, with the value.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not value >= 0 or math.isinf(value):
@@ -147,10 +129,7 @@ def seconds(what: str, value: Any) -> float:
 def time_limit(what: str, value: Any) -> float:
     """Return the value if it is a number of seconds greater than 0.
 
-    Raises
-    ------
-    InvalidArgument
-        Otherwise, with the value.
+    Raises `InvalidArgument`: Otherwise, with the value.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not value > 0 or math.isinf(value):
@@ -173,10 +152,7 @@ def boolean(what: str, value: Any) -> None:
 def option_group(what: str, value: Any, kind: type[T]) -> T:
     """Check the class of an option group, and return it; None: the defaults.
 
-    Raises
-    ------
-    InvalidArgument
-        With the value.
+    Raises `InvalidArgument`: With the value.
     """
     if value is None:
         return kind()

@@ -293,14 +293,8 @@ class TrainingOptions:
 class HostOptions:
     """The settings of the hosts of training processes.
 
-    Attributes
-    ----------
-    environment : mapping of str to str
-        Environment variables of the training process.
-    spool : Spool
-    launch : LaunchOptions
-    default_folder : str
-        See `gridflow._launch.base.Placement`; known once the job is placed.
+    `environment`: Environment variables of the training process.
+    `default_folder`: See `gridflow._launch.base.Placement`; known once the job is placed.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -39,7 +39,6 @@ class FunctionProgram:
     takes_context: bool = False
 
     def run(self, context: object) -> Any:
-        """Call it."""
         first = (context,) if self.takes_context else ()
         return self.function(*first, *self.args, **self.kwargs)
 
@@ -74,10 +73,8 @@ def make_program(
 ) -> Program:
     """Check the user's program and return it in the form that is sent.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't a function, a script or a command, or the arguments don't match it.
+    Raises `InvalidArgument`: It isn't a function, a script or a command, or the arguments don't
+        match it.
     """
     if isinstance(train_fn, str | Path):
         return _script(Path(train_fn), args, kwargs)
@@ -137,10 +134,7 @@ def _script(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Script
 def for_job(program: Program, spec: JobSpec, datasets: Collection[str]) -> Program:
     """Return the program as a job runs it.
 
-    Raises
-    ------
-    InvalidArgument
-        The job's strategy or options don't support this kind of program.
+    Raises `InvalidArgument`: The job's strategy or options don't support this kind of program.
     """
     training = spec.training
     if training.programs.classic_flags and isinstance(program, FunctionProgram):
@@ -171,10 +165,8 @@ def folder_of(program: Program) -> Path | None:
 def dump(program: Program) -> bytes:
     """Pickle it, with the modules beside the user's script by value, as tasks can't import them.
 
-    Raises
-    ------
-    UnpicklableFunction
-        With the name of the captured object that can't be pickled, if it can be found.
+    Raises `UnpicklableFunction`: With the name of the captured object that can't be pickled, if it
+        can be found.
     """
     try:
         return dump_by_value(program)

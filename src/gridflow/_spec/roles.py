@@ -25,20 +25,12 @@ MOST_TASKS: Final = 10_000
 class RoleFacts:
     """The properties of a role, independent of the strategy.
 
-    Attributes
-    ----------
-    name : str
-    trains : bool
-        Whether its tasks train: they have a rank, rows, and GPUs if available.
-    is_single : bool
-        Whether a job has at most one such task.
-    is_in_cluster : bool
-        Whether its tasks are part of TensorFlow's cluster; otherwise they only watch it, or are a
-        service beside it.
-    can_serve : bool
-        Whether its tasks may be TensorFlow's own servers while others run commands.
-    is_data_service : bool
-        Whether its tasks are servers of TensorFlow's data service.
+    `trains`: Whether its tasks train: they have a rank, rows, and GPUs if available.
+    `is_single`: Whether a job has at most one such task.
+    `is_in_cluster`: Whether its tasks are part of TensorFlow's cluster; otherwise they only watch
+        it, or are a service beside it.
+    `can_serve`: Whether its tasks may be TensorFlow's own servers while others run commands.
+    `is_data_service`: Whether its tasks are servers of TensorFlow's data service.
     """
 
     name: str

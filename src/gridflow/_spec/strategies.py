@@ -24,35 +24,22 @@ COMMAND: Final = "command"
 class StrategyFacts:
     """The properties of a strategy.
 
-    Attributes
-    ----------
-    name : str
-    mode : str
-        The module of `gridflow._training.modes` that implements it for TensorFlow.
-    needs_backend : bool
-        Whether it needs TensorFlow; otherwise the function needn't use TensorFlow either.
-    is_made_together : bool
-        Whether creating it needs all tasks that train.
-    exchanges_gradients : bool
-        Whether the ranks train copies of one model by exchanging gradients.
-    hands_out_steps : bool
-        Whether a chief that computes nothing hands out steps to the workers.
-    has_servers : bool
-        Whether it supports parameter servers.
-    spreads_variables : bool
-        Whether it cuts large variables into shards on parameter servers.
-    takes_flags : bool
-        Whether its programs can get the classic flags.
-    runs_programs : bool
-        Whether its tasks run command lines; tasks of a role may be standard servers instead.
-    most_workers : int or None
-        How many tasks may train; None: any number.
-    needs, adds : tuple of str
-        Roles that a job must have, and those that are added if missing.
-    runs_function, is_awaited, is_fed, is_replaced : tuple of str
-        Roles whose tasks have the property, see `gridflow._spec.tasks.Part`.
-    is_pushed : tuple of str or None
-        The same; None: those that are fed.
+    `mode`: The module of `gridflow._training.modes` that implements it for TensorFlow.
+    `needs_backend`: Whether it needs TensorFlow; otherwise the function needn't use TensorFlow
+        either.
+    `is_made_together`: Whether creating it needs all tasks that train.
+    `exchanges_gradients`: Whether the ranks train copies of one model by exchanging gradients.
+    `hands_out_steps`: Whether a chief that computes nothing hands out steps to the workers.
+    `has_servers`: Whether it supports parameter servers.
+    `spreads_variables`: Whether it cuts large variables into shards on parameter servers.
+    `takes_flags`: Whether its programs can get the classic flags.
+    `runs_programs`: Whether its tasks run command lines; tasks of a role may be standard servers
+        instead.
+    `most_workers`: How many tasks may train; None: any number.
+    `needs`, `adds`: Roles that a job must have, and those that are added if missing.
+    `runs_function`, `is_awaited`, `is_fed`, `is_replaced`: Roles whose tasks have the property, see
+        `gridflow._spec.tasks.Part`.
+    `is_pushed`: The same; None: those that are fed.
     """
 
     name: Strategy
@@ -110,7 +97,6 @@ _BY_NAME: Final = {facts.name: facts for facts in _FACTS}
 
 
 def of(name: str) -> StrategyFacts:
-    """Return the facts of an existing strategy."""
     return _BY_NAME[name]  # type: ignore[index]
 
 
@@ -122,10 +108,7 @@ def with_servers() -> tuple[str, ...]:
 def check_workers(name: str, num_workers: int) -> None:
     """Refuse more training tasks than a strategy supports.
 
-    Raises
-    ------
-    InvalidArgument
-        With their number.
+    Raises `InvalidArgument`: With their number.
     """
     most = of(name).most_workers
     if most is not None and num_workers > most:

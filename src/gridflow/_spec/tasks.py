@@ -97,20 +97,12 @@ class Role:
 class Part:
     """What a task does in a job.
 
-    Attributes
-    ----------
-    task : Task
-    runs_function : bool
-        Whether it runs the user's function or command; otherwise it is a standard TensorFlow
-        server.
-    is_awaited : bool
-        The training is over when all such tasks have returned.
-    is_fed : bool
-        Whether it gets rows of ``run(data=…)``.
-    is_replaced : bool
-        Whether its process is restarted when it dies, while the others go on.
-    is_pushed : bool
-        Whether it gets pushed rows (`JobHandle.feed`).
+    `runs_function`: Whether it runs the user's function or command; otherwise it is a standard
+        TensorFlow server.
+    `is_awaited`: The training is over when all such tasks have returned.
+    `is_fed`: Whether it gets rows of ``run(data=…)``.
+    `is_replaced`: Whether its process is restarted when it dies, while the others go on.
+    `is_pushed`: Whether it gets pushed rows (`JobHandle.feed`).
     """
 
     task: Task
@@ -132,10 +124,7 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
 
     They include those that a strategy adds, such as the chief of ``parameter_server``.
 
-    Raises
-    ------
-    InvalidArgument
-        The roles don't form a job, or not one of this strategy.
+    Raises `InvalidArgument`: The roles don't form a job, or not one of this strategy.
     """
     given = list(roles)
     for role in given:
@@ -178,7 +167,6 @@ def make_tasks(roles: Iterable[Role], strategy: str) -> tuple[Task, ...]:
 
 
 def default_strategy(roles: Iterable[Role]) -> str:
-    """Return the default strategy for roles."""
     given = [role for role in roles if isinstance(role, Role)]
     counts = {role.name: role.count for role in given}
     if any(role.command is not None for role in given):
@@ -232,10 +220,7 @@ def gpus_of(
 ) -> tuple[GpuNeed, ...]:
     """Return what each task needs. Parameter servers and an evaluator never get a GPU.
 
-    Raises
-    ------
-    InvalidArgument
-        When ``env=`` and ``gpus=`` both say which GPUs there are.
+    Raises `InvalidArgument`: When ``env=`` and ``gpus=`` both say which GPUs there are.
     """
     given = {}
     for role in roles:

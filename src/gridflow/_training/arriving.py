@@ -31,10 +31,7 @@ def check(batch_size: int, tail: str) -> None:
 def wait_for_some(inbox: Inbox, channel: Channel, name: str) -> None:
     """Wait until each rank has rows of a dataset, or all have arrived.
 
-    Raises
-    ------
-    SchemaError
-        There is no such dataset.
+    Raises `SchemaError`: There is no such dataset.
     """
     channel.send(RowsWanted())
 

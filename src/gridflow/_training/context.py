@@ -1,7 +1,4 @@
-"""The context passed to the training function: its place in the group, strategy and rows.
-
-Longer than other modules: it has the signatures and docs of everything a function can call.
-"""
+"""The context passed to the training function: its place in the group, strategy and rows."""
 
 from __future__ import annotations
 

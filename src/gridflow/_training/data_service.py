@@ -79,12 +79,8 @@ def reachable(
 ) -> str:
     """Check what is to be sent, and return the address of the service once it listens.
 
-    Raises
-    ------
-    InvalidArgument
-        The pipeline calls Python, or an argument can't be.
-    GridflowError
-        There is no service, or it doesn't listen within so many seconds.
+    Raises `InvalidArgument`: The pipeline calls Python, or an argument can't be.
+    Raises `GridflowError`: There is no service, or it doesn't listen within so many seconds.
     """
     choose("sharding", sharding, SHARDINGS)
     if compression not in COMPRESSIONS:

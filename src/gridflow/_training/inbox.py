@@ -26,12 +26,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Inbox:
-    """The agent's messages by kind. It answers inspections by itself.
-
-    Parameters
-    ----------
-    channel : Channel
-    """
+    """The agent's messages by kind. It answers inspections by itself."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -74,7 +69,6 @@ class Inbox:
             return cast("M | None", self._messages.pop(kind, None))
 
     def wait_for_one_of(self, kinds: tuple[type[Message], ...]) -> None:
-        """Wait for a message of one of these kinds."""
         with self._changed:
             self._changed.wait_for(lambda: any(kind in self._messages for kind in kinds))
 

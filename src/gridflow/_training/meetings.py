@@ -31,15 +31,8 @@ _INTRODUCTION: Final = 0
 class MeetingClient:
     """The meetings of this process.
 
-    Parameters
-    ----------
-    task : Task
-        Which process it is.
-    members : int
-        Number of ranks that run the function; 0 if this task doesn't run it.
-    spec : JobSpec
-    channel : Channel
-    inbox : Inbox
+    `task`: Which process it is.
+    `members`: Number of ranks that run the function; 0 if this task doesn't run it.
     """
 
     def __init__(
@@ -57,12 +50,8 @@ class MeetingClient:
     def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
         """Wait for the ranks; return each rank's value, or only the chief's.
 
-        Raises
-        ------
-        BrokenBarrier
-            A rank will never join, or called another operation.
-        BarrierTimeout
-            A rank didn't join in time.
+        Raises `BrokenBarrier`: A rank will never join, or called another operation.
+        Raises `BarrierTimeout`: A rank didn't join in time.
         """
         if not self._members:
             raise GridflowError(
@@ -83,17 +72,10 @@ class MeetingClient:
     def introduce(self, value: Any) -> Callable[[], list[Any]]:
         """Send a value to all ranks before the function runs.
 
-        Returns
-        -------
-        callable
-            Waits for the ranks, and returns their values.
-
-        Raises
-        ------
-        BrokenBarrier
-            Raised by the callable: a rank will never join.
-        BarrierTimeout
-            Raised by the callable: a rank didn't join within ``start_timeout``.
+        Returns a function that waits for the ranks, and returns their values.
+        Raises `BrokenBarrier`: Raised by the callable: a rank will never join.
+        Raises `BarrierTimeout`: Raised by the callable: a rank didn't join within
+            ``start_timeout``.
         """
         packed = values.pack(value)
         self._send(_INTRODUCTION, "strategy", packed)

@@ -26,23 +26,12 @@ class TaskProcess:
 
     Attributes shared with the context are described there.
 
-    Attributes
-    ----------
-    setup : Setup
-        What the agent sent.
-    spec : JobSpec
-        What the driver sent: the job's options.
-    training : TrainingOptions
-        The options that say how to train.
-    channel : Channel
-    inbox : Inbox
-    facts : StrategyFacts
-        Properties of the requested strategy.
-    meetings : MeetingClient
-    agreement : Agreement
-        What all ranks do alike in their fits.
-    spent : Spent
-        Where the time of its fits goes.
+    `setup`: What the agent sent.
+    `spec`: What the driver sent: the job's options.
+    `training`: The options that say how to train.
+    `facts`: Properties of the requested strategy.
+    `agreement`: What all ranks do alike in their fits.
+    `spent`: Where the time of its fits goes.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:

@@ -34,12 +34,8 @@ class TaskRuntime(TaskProcess):
     It implements `gridflow._keras.runtime.Runtime` for the Keras part. Attributes shared with the
     context are described there.
 
-    Attributes
-    ----------
-    mode : Mode
-        How this process trains.
-    folder : Path
-        The task's folder, which belongs to the user.
+    `mode`: How this process trains.
+    `folder`: The task's folder, which belongs to the user.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:

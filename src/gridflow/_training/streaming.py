@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 class PushedStream:
-    """The rows pushed to this rank.
-
-    Parameters
-    ----------
-    runtime : TaskRuntime
-    """
+    """The rows pushed to this rank."""
 
     def __init__(self, runtime: TaskRuntime) -> None:
         self._runtime = runtime

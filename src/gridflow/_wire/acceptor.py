@@ -40,15 +40,9 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class _Visitor:
     """An unauthenticated connection.
 
-    Attributes
-    ----------
-    source : str
-        Where it comes from.
-    until : float
-        Its deadline.
-    steps : generator
-    has_spoken : bool
-        Whether it has sent anything.
+    `source`: Where it comes from.
+    `until`: Its deadline.
+    `has_spoken`: Whether it has sent anything.
     """
 
     source: str

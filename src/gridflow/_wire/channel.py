@@ -32,12 +32,8 @@ PRELOAD_VARIABLE: Final = "GRIDFLOW_PRELOAD"
 class Channel:
     """One end of the channel.
 
-    Parameters
-    ----------
-    end : socket.socket
-        A connected stream socket. This object owns it.
-    sends, receives : Family
-        The messages that this end sends and receives.
+    `end`: A connected stream socket. This object owns it.
+    `sends`, `receives`: The messages that this end sends and receives.
     """
 
     def __init__(
@@ -72,10 +68,7 @@ class Channel:
     def receive(self) -> Iterator[Message]:
         """Yield messages until the other side closes the channel.
 
-        Raises
-        ------
-        WireError
-            Something other than a message came in.
+        Raises `WireError`: Something other than a message came in.
         """
         try:
             with self._socket.makefile("rb") as file:

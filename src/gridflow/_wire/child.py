@@ -21,25 +21,13 @@ if TYPE_CHECKING:
 class Setup(Message):
     """Everything that the training process needs before it calls the function.
 
-    Attributes
-    ----------
-    job, task : str
-    generation : int
-    addresses : dict of role to list of str
-        Addresses of the tasks.
-    tf_config : str or None
-        For TensorFlow's own resolver.
-    job_spec : bytes
-        `spec`, pickled.
-    runs_function, serves : bool
-        See `gridflow._spec.tasks.Part`.
-    gpus : list of str
-    gpu_memory : int or None
-        The memory granted, in MiB.
-    function, modules, spool, results, tensorboard : str
-        Paths.
-    resume : str or None
-        Path of the checkpoint to resume from.
+    `addresses` (dict of role to list of str): Addresses of the tasks.
+    `tf_config`: For TensorFlow's own resolver.
+    `job_spec`: `spec`, pickled.
+    `runs_function`, `serves`: See `gridflow._spec.tasks.Part`.
+    `gpu_memory`: The memory granted, in MiB.
+    `function`, `modules`, `spool`, `results`, `tensorboard`: Paths.
+    `resume`: Path of the checkpoint to resume from.
     """
 
     kind: ClassVar[str] = "setup"
@@ -117,14 +105,8 @@ class RowsAwaited(Message):
 class MadeCheckpoint(Message):
     """A checkpoint file is complete.
 
-    Attributes
-    ----------
-    path : str
-    place : Place
-    label : str or None
-        Label of the last section that it covers.
-    is_awaited : bool
-        Whether someone waits to hear that the driver has it.
+    `label`: Label of the last section that it covers.
+    `is_awaited`: Whether someone waits to hear that the driver has it.
     """
 
     kind: ClassVar[str] = "made_checkpoint"
@@ -138,11 +120,7 @@ class MadeCheckpoint(Message):
 class Returned(Message):
     """The function returned. A folder holds the files to send.
 
-    Attributes
-    ----------
-    result : dict
-        What `gridflow._keras.results.pack` made of the value.
-    folder : str
+    `result`: What `gridflow._keras.results.pack` made of the value.
     """
 
     kind: ClassVar[str] = "returned"
@@ -154,15 +132,9 @@ class Returned(Message):
 class Raised(Message):
     """The function raised.
 
-    Attributes
-    ----------
-    summary, traceback, hint : str
-    exit_code : int or None
-        Exit code of a ``sys.exit()``.
-    consequence : bool
-        Whether it looks like a consequence of another task's failure.
-    failure_kind : FailureKind or None
-        The kind, if it is known already.
+    `exit_code`: Exit code of a ``sys.exit()``.
+    `consequence`: Whether it looks like a consequence of another task's failure.
+    `failure_kind`: The kind, if it is known already.
     """
 
     kind: ClassVar[str] = "raised"
@@ -178,22 +150,15 @@ class Raised(Message):
 class StreamNews(Message):
     """The state of the pushed rows, by stream.
 
-    Attributes
-    ----------
-    first, segments : dict of stream to int
-        The first segment on disk, and the number after the last one.
-    skip : dict of stream to int
-        Rows of the first segment that count as taken.
-    before : dict of stream to int
-        Rows that earlier generations have taken.
-    begin : dict of stream to int
-        The section that the generation begins with.
-    section, certain, counts, previous, repeats
-        See `gridflow._wire.commands.StreamStanding`.
-    label : str or None
-        Label of the last section that has ended; None if there are no sections.
-    ended : bool
-        Whether no stream will receive more rows.
+    `first`, `segments` (dict of stream to int): The first segment on disk, and the number after the
+        last one.
+    `skip` (dict of stream to int): Rows of the first segment that count as taken.
+    `before` (dict of stream to int): Rows that earlier generations have taken.
+    `begin` (dict of stream to int): The section that the generation begins with.
+    `section`, `certain`, `counts`, `previous`, `repeats`: See
+        `gridflow._wire.commands.StreamStanding`.
+    `label`: Label of the last section that has ended; None if there are no sections.
+    `ended`: Whether no stream will receive more rows.
     """
 
     kind: ClassVar[str] = "stream_news"
@@ -215,13 +180,8 @@ class StreamNews(Message):
 class StreamOpened(Message):
     """The function reads a stream of pushed rows.
 
-    Attributes
-    ----------
-    name : str
-    batch_size : int
-        Rows that it needs at once.
-    together : bool
-        Whether all ranks make the same steps.
+    `batch_size`: Rows that it needs at once.
+    `together`: Whether all ranks make the same steps.
     """
 
     kind: ClassVar[str] = "stream_opened"

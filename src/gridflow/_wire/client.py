@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 class CoordinatorClient:
     """A connection to the coordinator. Thread-safe.
 
-    Parameters
-    ----------
-    address : str
-        ``host:port``.
-    identity : Identity
+    `address`: ``host:port``.
     """
 
     def __init__(self, address: str, identity: Identity) -> None:
@@ -35,22 +31,16 @@ class CoordinatorClient:
     def call(self, action: str, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Send a message and return the answer.
 
-        Raises
-        ------
-        pyarrow.lib.ArrowException
-            The coordinator can't be reached, or refused the message.
+        Raises `pyarrow.lib.ArrowException`: The coordinator can't be reached, or refused the
+            message.
         """
         return mutual_tls.call(self._client, action, message, timeout)
 
     def upload(self, path: Path, header: dict[str, Any], offset: int = 0) -> int:
         """Send a file from an offset on; return how many bytes were sent.
 
-        Raises
-        ------
-        OSError
-            The file can't be read to its end.
-        pyarrow.lib.ArrowException
-            The coordinator can't be reached, or refused the file.
+        Raises `OSError`: The file can't be read to its end.
+        Raises `pyarrow.lib.ArrowException`: The coordinator can't be reached, or refused the file.
         """
         header = {**header, "offset": offset} if offset else header
         descriptor = flight.FlightDescriptor.for_command(json.dumps(header))
@@ -74,12 +64,9 @@ class CoordinatorClient:
     def download(self, header: dict[str, Any], path: Path) -> None:
         """Download a file. It gets its name once it is complete.
 
-        Raises
-        ------
-        WireError
-            It arrived incomplete.
-        pyarrow.lib.ArrowException
-            The coordinator can't be reached, or refused the request.
+        Raises `WireError`: It arrived incomplete.
+        Raises `pyarrow.lib.ArrowException`: The coordinator can't be reached, or refused the
+            request.
         """
         partial = path.with_name(path.name + ".partial")
         try:
@@ -91,5 +78,4 @@ class CoordinatorClient:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()

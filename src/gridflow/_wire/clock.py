@@ -25,12 +25,8 @@ class Clock:
     clock are extended by that time. The clock is read continuously: a long gap between two calls of
     `now` counts as such a standstill.
 
-    Parameters
-    ----------
-    longest : float
-        The longest gap between two calls, in seconds, that isn't a standstill.
-    real : callable, optional
-        Returns seconds that never stop.
+    `longest`: The longest gap between two calls, in seconds, that isn't a standstill.
+    `real`: Returns seconds that never stop.
     """
 
     def __init__(self, longest: float = 1.0, real: Callable[[], float] = _real) -> None:

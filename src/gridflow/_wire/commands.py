@@ -17,15 +17,9 @@ class Command(Message):
 class Start(Command):
     """All agents have registered: start the training process.
 
-    Attributes
-    ----------
-    generation : int
-    addresses : tuple of str
-        Address of each task, in order.
-    resume : str or None
-        Name of the checkpoint to resume from.
-    place : Place or None
-        Place of that checkpoint.
+    `addresses`: Address of each task, in order.
+    `resume`: Name of the checkpoint to resume from.
+    `place`: Place of that checkpoint.
     """
 
     kind: ClassVar[str] = "start"
@@ -39,15 +33,10 @@ class Start(Command):
 class Counts(Command):
     """Every rank has its rows.
 
-    Attributes
-    ----------
-    rows, borrowed : dict of dataset to list of int
-        Rows of each rank that is fed, in order.
-    specs : dict
-        Column types by dataset, for readers inside TensorFlow servers.
-    left_out : dict of dataset to dict of column to reason
-    nulls : dict of dataset to dict of column to int
-        Rows dropped because of nulls.
+    `rows`, `borrowed`: Rows of each rank that is fed, in order.
+    `specs`: Column types by dataset, for readers inside TensorFlow servers.
+    `left_out`: dict of dataset to dict of column to reason.
+    `nulls` (dict of dataset to dict of column to int): Rows dropped because of nulls.
     """
 
     kind: ClassVar[str] = "counts"
@@ -69,12 +58,8 @@ class Announce(Command):
 class Arrived(Command):
     """How many rows can be read on every rank while more are to come.
 
-    Attributes
-    ----------
-    certain : dict of dataset to int
-        Rows on each rank that is fed.
-    going_on : dict of dataset to int
-        Rows on each rank that will get more, if the other ranks have rows to repeat.
+    `certain`: Rows on each rank that is fed.
+    `going_on`: Rows on each rank that will get more, if the other ranks have rows to repeat.
     """
 
     kind: ClassVar[str] = "arrived"
@@ -86,19 +71,13 @@ class Arrived(Command):
 class StreamStanding(Command):
     """How many pushed rows all ranks have received.
 
-    Attributes
-    ----------
-    generation : int
-    section : dict of stream to int
-        The first section that hasn't ended on all ranks.
-    certain : dict of stream to int
-        Rows of it that every rank has received.
-    counts : dict of stream to list of int
-        Rows of each rank in it, for streams that have ended with it.
-    previous : dict of stream to list of int
-        Rows of each rank in the section before it.
-    repeats : dict of stream to bool
-        Whether each rank had rows by the end of the last section, so that it can repeat some.
+    `section` (dict of stream to int): The first section that hasn't ended on all ranks.
+    `certain` (dict of stream to int): Rows of it that every rank has received.
+    `counts` (dict of stream to list of int): Rows of each rank in it, for streams that have ended
+        with it.
+    `previous` (dict of stream to list of int): Rows of each rank in the section before it.
+    `repeats` (dict of stream to bool): Whether each rank had rows by the end of the last section,
+        so that it can repeat some.
     """
 
     kind: ClassVar[str] = "stream_standing"
@@ -114,13 +93,9 @@ class StreamStanding(Command):
 class EndSection(Command):
     """The rows so far form a section: train on all of it, then make a checkpoint.
 
-    Attributes
-    ----------
-    sections : int
-        Number of sections, including this one.
-    label : str
-        What the checkpoint covers, as the feeder calls it. Empty before the first section, when
-        checkpoints are to be made only at the ends of sections.
+    `sections`: Number of sections, including this one.
+    `label`: What the checkpoint covers, as the feeder calls it. Empty before the first section,
+        when checkpoints are to be made only at the ends of sections.
     """
 
     kind: ClassVar[str] = "end_section"
@@ -158,11 +133,7 @@ class AskToSave(Command):
 
     The rank that hears it tells the others with its gradients.
 
-    Attributes
-    ----------
-    generation : int
-    stays : bool
-        Whether no rank makes another step after it.
+    `stays`: Whether no rank makes another step after it.
     """
 
     kind: ClassVar[str] = "ask_to_save"
@@ -174,15 +145,9 @@ class AskToSave(Command):
 class Met(Command):
     """All ranks have reached a barrier, or never will.
 
-    Attributes
-    ----------
-    generation : int
-    number : int
-        The number of the barrier on this rank.
-    values : list of str
-        In base64: the value of each rank in order, or only that of the first.
-    problem : str
-        Why they never will; empty if they have.
+    `number`: The number of the barrier on this rank.
+    `values`: In base64: the value of each rank in order, or only that of the first.
+    `problem`: Why they never will; empty if they have.
     """
 
     kind: ClassVar[str] = "met"

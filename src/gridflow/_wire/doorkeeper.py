@@ -40,12 +40,7 @@ Peer = tuple[str, int]
 
 
 class Doorkeeper:
-    """Watches the connections to one port of this process.
-
-    Parameters
-    ----------
-    port : int
-    """
+    """Watches the connections to one port of this process."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -33,15 +33,9 @@ class Sender:
 class Registration(Sender):
     """The registration of an agent.
 
-    Attributes
-    ----------
-    host : str
-    address : str
-        ``host:port`` where its task will listen.
-    environment : dict of str to str
-        Versions of the packages that matter.
-    executor : str
-        Spark's id of the executor, if there is one.
+    `address`: ``host:port`` where its task will listen.
+    `environment`: Versions of the packages that matter.
+    `executor`: Spark's id of the executor, if there is one.
     """
 
     host: str
@@ -54,12 +48,8 @@ class Registration(Sender):
 class Exchange(Sender):
     """Reports for commands.
 
-    Attributes
-    ----------
-    reports : list of dict
-        Each a `gridflow._wire.reports.Report`, with its number in ``seq``.
-    done : int
-        Number of the last command received.
+    `reports`: Each a `gridflow._wire.reports.Report`, with its number in ``seq``.
+    `done`: Number of the last command received.
     """
 
     reports: list[dict[str, Any]]
@@ -67,7 +57,6 @@ class Exchange(Sender):
 
     @property
     def numbers(self) -> list[int]:
-        """The number of each report."""
         try:
             return msgspec.convert([each.get("seq") for each in self.reports], list[Count])
         except msgspec.ValidationError as error:
@@ -91,12 +80,8 @@ class ResultFile(Upload):
 class EventFile(Upload):
     """New content of a TensorBoard event file.
 
-    Attributes
-    ----------
-    name : str
-        A relative path.
-    offset : int
-        Number of bytes already sent.
+    `name`: A relative path.
+    `offset`: Number of bytes already sent.
     """
 
     kind: ClassVar[str] = "tensorboard"
@@ -162,15 +147,9 @@ DOWNLOADS: Final[Family[Message]] = Family(AN_AGENT, Function, Modules, Checkpoi
 class RowsHeader:
     """Rows that a feeder sends to an agent.
 
-    Attributes
-    ----------
-    stream : str
-    feed : str
-        The call of ``feed`` that they belong to.
-    partition, attempt : int
-        The partition, and the attempt to send it.
-    timeout : float
-        Seconds within which they must be answered, if they are to be answered.
+    `feed`: The call of ``feed`` that they belong to.
+    `partition`, `attempt`: The partition, and the attempt to send it.
+    `timeout`: Seconds within which they must be answered, if they are to be answered.
     """
 
     stream: str
@@ -184,13 +163,7 @@ class RowsHeader:
 class RowsInFile:
     """The file that holds rows, see `gridflow._feed.store.segment.Located`.
 
-    Attributes
-    ----------
-    first : int
-        The number of the first row in its partition.
-    path : str
-    node : tuple of int
-    number, start, rows : int
+    `first`: The number of the first row in its partition.
     """
 
     first: Count

@@ -124,14 +124,9 @@ _SIGNAL_HINTS: Final = {
 def hint_for(exception_type: str, text: str, exit_code: int | None = None) -> tuple[str, bool]:
     """Return a hint (empty if the cause isn't known) and whether the failure is a consequence.
 
-    Parameters
-    ----------
-    exception_type : str
-        Name of the exception's class; empty if the process died without one.
-    text : str
-        The traceback, or the last log lines.
-    exit_code : int or None
-        The exit code; minus the signal's number if the process was killed.
+    `exception_type`: Name of the exception's class; empty if the process died without one.
+    `text`: The traceback, or the last log lines.
+    `exit_code`: The exit code; minus the signal's number if the process was killed.
     """
     aborted = exit_code == -signal.SIGABRT
     if (exception_type or aborted) and _APART.search(text):

@@ -81,16 +81,8 @@ def strong_key(secret: bytes, name: str) -> bytes:
     guess is made expensive. Every process of a cluster must derive the same key, so there is no
     salt.
 
-    Parameters
-    ----------
-    secret : bytes
-    name : str
-        Its name in error messages.
-
-    Raises
-    ------
-    InvalidArgument
-        It is too easy to guess.
+    `name`: Its name in error messages.
+    Raises `InvalidArgument`: It is too easy to guess.
     """
     if secret.startswith(_STRONG) and len(secret) == len(_STRONG) + _KEY_BYTES:
         return secret

@@ -44,10 +44,7 @@ T = TypeVar("T")
 def read(sender: str, data: Any) -> dict[str, Any]:
     """Return the JSON object in some bytes.
 
-    Raises
-    ------
-    WireError
-        They aren't a JSON object.
+    Raises `WireError`: They aren't a JSON object.
     """
     try:
         found = json.loads(data)
@@ -61,10 +58,7 @@ def read(sender: str, data: Any) -> dict[str, Any]:
 def parse(sender: str, what: str, fields: Mapping[str, Any], kind: type[T]) -> T:
     """Return an object of a dataclass from its fields, and check their types.
 
-    Raises
-    ------
-    WireError
-        A field is missing, unknown, or has the wrong type.
+    Raises `WireError`: A field is missing, unknown, or has the wrong type.
     """
     unknown = fields.keys() - kind.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     if unknown:
@@ -81,11 +75,7 @@ def parse(sender: str, what: str, fields: Mapping[str, Any], kind: type[T]) -> T
 class Family(Generic[M]):
     """The messages that one side sends to another.
 
-    Parameters
-    ----------
-    sender : str
-        Who sends them, for error messages.
-    *types : type
+    `sender`: Who sends them, for error messages.
     """
 
     def __init__(self, sender: str, *types: type[M]) -> None:
@@ -101,20 +91,14 @@ class Family(Generic[M]):
     def read(self, data: Any) -> M:
         """Return the message in some bytes of JSON.
 
-        Raises
-        ------
-        WireError
-            They aren't a message.
+        Raises `WireError`: They aren't a message.
         """
         return self.decode(read(self._sender, data))
 
     def decode(self, data: Mapping[str, Any]) -> M:
         """Return the message from the data that `encode` made of it.
 
-        Raises
-        ------
-        WireError
-            The message is unknown or malformed.
+        Raises `WireError`: The message is unknown or malformed.
         """
         fields = dict(data)
         kind = fields.pop("kind", None)

@@ -34,13 +34,8 @@ def server_options(host: str, port: int, identity: Identity) -> dict[str, Any]:
 class JobServer(flight.FlightServerBase):  # type: ignore[misc]
     """A Flight server for the job's own peers. Strangers can't exhaust it or this process.
 
-    Parameters
-    ----------
-    host : str
-        The address to bind.
-    port : int
-        0: any free port.
-    identity : Identity
+    `host`: The address to bind.
+    `port`: 0: any free port.
     """
 
     def __init__(self, host: str, port: int, identity: Identity) -> None:
@@ -66,10 +61,7 @@ def connect(
 ) -> flight.FlightClient:
     """Return a connection to ``host:port``; the server's certificate must have this name.
 
-    Parameters
-    ----------
-    options : iterable of (str, int), optional
-        More options of gRPC's.
+    `options`: More options of gRPC's.
     """
     return flight.connect(
         f"grpc+tls://{address}",

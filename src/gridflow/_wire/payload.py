@@ -14,22 +14,12 @@ if TYPE_CHECKING:
 class AgentPayload:
     """Pickled into the launcher's own task or standard input, and never written elsewhere.
 
-    Attributes
-    ----------
-    job : str
-        The job's id.
-    launch : int
-        Number of this launch of the job, from 1.
-    generation : int
-        The generation that it starts with.
-    spec : JobSpec
-    coordinator : str
-        ``host:port`` of the coordinator's server.
-    identity : Identity
-    datasets : tuple of str
-        Names of the datasets that are fed.
-    has_modules : bool
-        Whether modules are shipped with the function.
+    `job`: The job's id.
+    `launch`: Number of this launch of the job, from 1.
+    `generation`: The generation that it starts with.
+    `coordinator`: ``host:port`` of the coordinator's server.
+    `datasets`: Names of the datasets that are fed.
+    `has_modules`: Whether modules are shipped with the function.
     """
 
     job: str

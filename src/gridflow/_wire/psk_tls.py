@@ -3,8 +3,6 @@
 They use mutual TLS: both sides present a certificate of an authority that is derived from the key.
 Whoever has the key can act as that authority. A stranger gets no further than the handshake, reads
 nothing on the wire and gets no thread. So only the key has to be distributed.
-
-Longer than other modules: what a connection is, who gets one, and how, rest on each other.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ class Late(TimeoutError):
 class Farewell(ConnectionError):
     """The peer has given up.
 
-    Attributes
-    ----------
-    content : bytes
-        What it said.
+    `content`: What it said.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -79,16 +74,9 @@ class Connection:
     OpenSSL lets one thread at a time use a connection, and a waiting thread would keep the others
     out. So the socket is non-blocking, and threads wait outside the lock.
 
-    Parameters
-    ----------
-    there : ssl.SSLSocket
-        A non-blocking socket after its handshake.
-
-    Attributes
-    ----------
-    patience : float or None
-        Time limit in seconds for each wait for the peer to send or take something; then sending and
-        receiving raise `Late`. None (the default): no limit, while its host answers.
+    `there`: A non-blocking socket after its handshake.
+    `patience`: Time limit in seconds for each wait for the peer to send or take something; then
+        sending and receiving raise `Late`. None (the default): no limit, while its host answers.
     """
 
     def __init__(self, there: ssl.SSLSocket) -> None:
@@ -101,10 +89,7 @@ class Connection:
     def send_bytes(self, message: bytes | bytearray | memoryview) -> None:
         """Send a message.
 
-        Raises
-        ------
-        OSError
-            The other side has closed the connection, or is `Late`.
+        Raises `OSError`: The other side has closed the connection, or is `Late`.
         """
         with self._sending:
             # A small message goes in one piece; a large one isn't copied for its length.
@@ -129,12 +114,9 @@ class Connection:
     def recv_bytes(self, most: int = _MOST_BYTES) -> bytes:
         """Wait for a message.
 
-        Raises
-        ------
-        EOFError
-            The other side has closed the connection.
-        OSError
-            The message is too large, or the connection broke: also `Late` and `Farewell`.
+        Raises `EOFError`: The other side has closed the connection.
+        Raises `OSError`: The message is too large, or the connection broke: also `Late` and
+            `Farewell`.
         """
         length = self._next_length()
         if length > most:
@@ -144,13 +126,9 @@ class Connection:
     def receive_into(self, target: memoryview) -> None:
         """Wait for a message of just this length, and write it there.
 
-        Raises
-        ------
-        EOFError
-            The other side has hung up.
-        OSError
-            The message has another length, or the connection has broken: also `Late` and
-            `Farewell`.
+        Raises `EOFError`: The other side has hung up.
+        Raises `OSError`: The message has another length, or the connection has broken: also `Late`
+            and `Farewell`.
         """
         length = self._next_length()
         if length != len(target):
@@ -186,7 +164,6 @@ class Connection:
             socket.socket.shutdown(self._there, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it."""
         self._there.close()
 
     def _send_all(self, rest: memoryview) -> None:
@@ -257,13 +234,8 @@ class Door:
 
     Connections that haven't proved that they know the key get no thread; see `Acceptor`.
 
-    Parameters
-    ----------
-    listener : socket
-        Closed by `close`.
-    key : bytes
-    serve : callable
-        Called with each connection, which is closed afterwards.
+    `listener`: Closed by `close`.
+    `serve`: Called with each connection, which is closed afterwards.
     """
 
     def __init__(
@@ -333,12 +305,8 @@ def knock(address: tuple[str, int], key: bytes, seconds: float = _SECONDS) -> Co
 
     A door that is flooded by strangers may close other connections, too, so this retries.
 
-    Raises
-    ------
-    OSError
-        Nothing listens there.
-    AuthenticationError
-        The two sides have different keys.
+    Raises `OSError`: Nothing listens there.
+    Raises `AuthenticationError`: The two sides have different keys.
     """
     where = f"{address[0]}:{address[1]}"
     give_up = time.monotonic() + seconds
@@ -411,10 +379,7 @@ def _context(key: bytes, *, as_server: bool) -> ssl.SSLContext:
 def listen(host: str, ports: list[int] | range | tuple[int, ...] = (0,)) -> socket.socket:
     """Return a socket that listens on the first free port of several.
 
-    Raises
-    ------
-    OSError
-        No port is free.
+    Raises `OSError`: No port is free.
     """
     # The words and not the error, whose traceback would hold this frame, and with it the frames of
     # all callers and their sockets, until the garbage collector runs.

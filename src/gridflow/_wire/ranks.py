@@ -15,14 +15,9 @@ from gridflow._wire.messages import OfTraining
 class Meet(OfTraining):
     """The rank waits for all others, and sends them a value.
 
-    Attributes
-    ----------
-    number : int
-        The number of the barrier on this rank, from 1.
-    operation : str
-        ``barrier``, ``broadcast`` or ``all_gather``.
-    value : str
-        Packed by `gridflow._wire.values`, in base64.
+    `number`: The number of the barrier on this rank, from 1.
+    `operation`: ``barrier``, ``broadcast`` or ``all_gather``.
+    `value`: Packed by `gridflow._wire.values`, in base64.
     """
 
     kind: ClassVar[str] = "meet"

@@ -60,13 +60,8 @@ class ReceiverHandler(Protocol):
 class Receiver(mutual_tls.JobServer):
     """Serve one agent on one interface, on any free port.
 
-    Parameters
-    ----------
-    host : str
-        The address to bind.
-    identity : Identity
-        The agents'.
-    handler : ReceiverHandler
+    `host`: The address to bind.
+    `identity`: The agents'.
     """
 
     def __init__(self, host: str, identity: Identity, handler: ReceiverHandler) -> None:
@@ -128,11 +123,7 @@ def _told(chunk: Any) -> Any:
 class ReceiverClient:
     """A connection to one agent's receiver.
 
-    Parameters
-    ----------
-    address : str
-        ``host:port``.
-    identity : Identity
+    `address`: ``host:port``.
     """
 
     def __init__(self, address: str, identity: Identity) -> None:
@@ -156,5 +147,4 @@ class ReceiverClient:
         return writer, reader
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()

@@ -1,8 +1,6 @@
 """An agent's reports to the coordinator.
 
 For those that come from a training process (`gridflow._wire.child`), the agent adds its generation.
-
-Longer than other modules: one message after the other, each with its fields.
 """
 
 from __future__ import annotations
@@ -29,13 +27,9 @@ class Log(Report):
 class Spooled(Report):
     """All rows of the rank have arrived.
 
-    Attributes
-    ----------
-    counts : dict of dataset to dict
-        The fields of `gridflow._feed.ledger.DatasetCounts`.
-    specs : dict of dataset to dict
-        Types and shapes of columns, encoded by `gridflow._feed.store.records.encode_specs`.
-    left_out : dict of dataset to dict of column to reason
+    `counts`: The fields of `gridflow._feed.ledger.DatasetCounts`.
+    `specs`: Types and shapes of columns, encoded by `gridflow._feed.store.records.encode_specs`.
+    `left_out`: dict of dataset to dict of column to reason.
     """
 
     kind: ClassVar[str] = "spooled"
@@ -50,10 +44,7 @@ class Arriving(Report):
 
     The first rows of each dataset are always reported, later ones only after an `Announce`.
 
-    Attributes
-    ----------
-    rows : dict of dataset to int
-        Rows so far, for every dataset.
+    `rows`: Rows so far, for every dataset.
     """
 
     kind: ClassVar[str] = "arriving"
@@ -64,13 +55,8 @@ class Arriving(Report):
 class Receiving(Report):
     """Rows of a stream can be pushed to the agent.
 
-    Attributes
-    ----------
-    stream : str
-    address : str
-        ``host:port`` of its receiver.
-    together : bool
-        Whether the ranks make the same steps on these rows.
+    `address`: ``host:port`` of its receiver.
+    `together`: Whether the ranks make the same steps on these rows.
     """
 
     kind: ClassVar[str] = "receiving"
@@ -83,21 +69,14 @@ class Receiving(Report):
 class Streamed(Report):
     """Rows were pushed to the agent.
 
-    Attributes
-    ----------
-    generation : int
-    rows : dict of stream to int
-        Since the generation began.
-    first : dict of stream to int
-        The section that the generation began with.
-    ends : dict of stream to list of [section, rows]
-        The last sections that ended, and how many rows had arrived by then.
-    ended : bool
-        Whether no more rows will come.
-    counts : dict of stream to dict
-        The fields of `gridflow._feed.ledger.DatasetCounts`, over all generations.
-    specs : dict of stream to dict
-        Types and shapes of columns, if they are new.
+    `rows` (dict of stream to int): Since the generation began.
+    `first` (dict of stream to int): The section that the generation began with.
+    `ends` (dict of stream to list of [section, rows]): The last sections that ended, and how many
+        rows had arrived by then.
+    `ended`: Whether no more rows will come.
+    `counts` (dict of stream to dict): The fields of `gridflow._feed.ledger.DatasetCounts`, over all
+        generations.
+    `specs` (dict of stream to dict): Types and shapes of columns, if they are new.
     """
 
     kind: ClassVar[str] = "streamed"
@@ -119,7 +98,6 @@ class Failed(Report):
 
     @property
     def generation(self) -> int:
-        """The generation in which it failed."""
         return self.failure.generation
 
 
@@ -127,11 +105,7 @@ class Failed(Report):
 class Succeeded(Report):
     """The function returned, and its result was sent.
 
-    Attributes
-    ----------
-    generation : int
-    result : dict
-        What `gridflow._keras.results.pack` made of the value.
+    `result`: What `gridflow._keras.results.pack` made of the value.
     """
 
     kind: ClassVar[str] = "succeeded"
@@ -202,11 +176,7 @@ class FeedingStopped(OfTraining):
 class SectionTrained(OfTraining):
     """The function has trained on all rows of a section.
 
-    Attributes
-    ----------
-    section : int
-    is_saved : bool
-        Whether a checkpoint covers it.
+    `is_saved`: Whether a checkpoint covers it.
     """
 
     kind: ClassVar[str] = "section_trained"
@@ -218,20 +188,11 @@ class SectionTrained(OfTraining):
 class Progress(OfTraining):
     """The progress of training.
 
-    Attributes
-    ----------
-    epoch, step : int
-        The epoch, and how many of its steps are done.
-    steps_per_epoch : int or None
-    phase : str
-        ``train``, ``test``, ``predict`` or ``idle``.
-    rows : int
-        Rows since the last report.
-    logs : dict of str to float
-    fit : int
-        Which call of ``fit``, from 0.
-    spent : dict of str to float
-        Seconds of the fits so far, by what they were spent on; see `gridflow._keras.spent`.
+    `epoch`, `step`: The epoch, and how many of its steps are done.
+    `phase`: ``train``, ``test``, ``predict`` or ``idle``.
+    `rows`: Rows since the last report.
+    `fit`: Which call of ``fit``, from 0.
+    `spent`: Seconds of the fits so far, by what they were spent on; see `gridflow._keras.spent`.
     """
 
     kind: ClassVar[str] = "progress"
@@ -249,12 +210,8 @@ class Progress(OfTraining):
 class StepsDue(OfTraining):
     """A step was made, the first one is due, or no more are due.
 
-    Attributes
-    ----------
-    due : bool
-        Whether another step is due.
-    together : bool
-        Whether it needs all training ranks.
+    `due`: Whether another step is due.
+    `together`: Whether it needs all training ranks.
     """
 
     kind: ClassVar[str] = "steps_due"
@@ -285,12 +242,7 @@ class EpochFed(OfTraining):
 class Pulled(OfTraining):
     """The function reads files itself.
 
-    Attributes
-    ----------
-    dataset : str
-    rank : int
-    counts : dict
-        The fields of `gridflow._feed.ledger.DatasetCounts`.
+    `counts`: The fields of `gridflow._feed.ledger.DatasetCounts`.
     """
 
     kind: ClassVar[str] = "pulled"
@@ -303,14 +255,11 @@ class Pulled(OfTraining):
 class DataServed(OfTraining):
     """What was read through the data service so far.
 
-    Attributes
-    ----------
-    number : int
-        Which of the process's datasets.
-    waited, elapsed : float
-        Seconds in which the process waited for an element; from the first wait to the last.
-    elements : dict of task to int
-        Elements by the data worker that made them; ``unknown`` of a service that isn't gridflow's.
+    `number`: Which of the process's datasets.
+    `waited`, `elapsed`: Seconds in which the process waited for an element; from the first wait to
+        the last.
+    `elements`: Elements by the data worker that made them; ``unknown`` of a service that isn't
+        gridflow's.
     """
 
     kind: ClassVar[str] = "data_served"
@@ -349,17 +298,10 @@ class NotFinite(OfTraining):
 class Stack(OfTraining):
     """The process's stack.
 
-    Attributes
-    ----------
-    stack : str
-    waiting : bool
-        Whether it seems to wait for a peer.
-    in_step : bool
-        Whether it seems to be in a step, which needs all ranks.
-    idle : float or None
-        Seconds since its last step; None: no step is due.
-    threads : dict of str to str
-        The stacks of its other threads, by their names.
+    `waiting`: Whether it seems to wait for a peer.
+    `in_step`: Whether it seems to be in a step, which needs all ranks.
+    `idle`: Seconds since its last step; None: no step is due.
+    `threads`: The stacks of its other threads, by their names.
     """
 
     kind: ClassVar[str] = "stack"

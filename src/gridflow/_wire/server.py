@@ -75,14 +75,8 @@ class Handler(Protocol):
 class CoordinatorServer(mutual_tls.JobServer):
     """Serve one job on one interface of this machine.
 
-    Parameters
-    ----------
-    host : str
-        The address to bind.
-    identity : Identity
-    handler : Handler
-    port : int, default 0
-        0: any free port.
+    `host`: The address to bind.
+    `port`: 0: any free port.
     """
 
     def __init__(self, host: str, identity: Identity, handler: Handler, port: int = 0) -> None:
@@ -138,10 +132,7 @@ class CoordinatorServer(mutual_tls.JobServer):
 def listen(network: Network, identity: Identity, handler: Handler) -> CoordinatorServer:
     """Return a server on the network's address and the first free port of its range.
 
-    Raises
-    ------
-    NetworkError
-        The address can't be bound, or no port of the range is free.
+    Raises `NetworkError`: The address can't be bound, or no port of the range is free.
     """
     host = network.host or ""
     first, last = network.ports or (0, 0)

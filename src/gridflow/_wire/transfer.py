@@ -45,15 +45,8 @@ def chunks(file: IO[bytes], offset: int = 0) -> Iterator[tuple[pa.RecordBatch, p
 
     Bytes appended meanwhile aren't read. The file is closed at the end.
 
-    Yields
-    ------
-    (pyarrow.RecordBatch, pyarrow.Buffer)
-        The buffer is empty before the end.
-
-    Raises
-    ------
-    OSError
-        The file can't be read, or has shrunk.
+    Yields: The buffer is empty before the end.
+    Raises `OSError`: The file can't be read, or has shrunk.
     """
     nothing, crc = pa.py_buffer(b""), 0
     with file:
@@ -75,11 +68,7 @@ def chunks(file: IO[bytes], offset: int = 0) -> Iterator[tuple[pa.RecordBatch, p
 class Spared:
     """A file that is in memory because of a disk.
 
-    Attributes
-    ----------
-    content : bytes
-    error : OSError
-        How the disk refused it.
+    `error`: How the disk refused it.
     """
 
     content: bytes
@@ -89,16 +78,8 @@ class Spared:
 class IncomingFile:
     """Writes an arriving file to its path; closed, it is on the disk or in memory.
 
-    Parameters
-    ----------
-    path : Path
-    spares : bool
-        Whether to keep the file in memory if the disk refuses it. Otherwise that is an error.
-
-    Raises
-    ------
-    OSError
-        The disk refused it.
+    `spares`: Whether to keep the file in memory if the disk refuses it. Otherwise that is an error.
+    Raises `OSError`: The disk refused it.
     """
 
     def __init__(self, path: Path, *, spares: bool) -> None:
@@ -146,7 +127,6 @@ class IncomingFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -166,17 +146,9 @@ class IncomingFile:
 def receive(stream: Iterable[Any], file: IO[bytes] | IncomingFile, sender: str) -> int:
     """Write an arriving file; return its size in bytes once it is complete.
 
-    Parameters
-    ----------
-    stream : iterable of pyarrow.flight.FlightStreamChunk
-    file : binary file
-    sender : str
-        Who sends it, for error messages.
-
-    Raises
-    ------
-    WireError
-        The stream broke off, or doesn't consist of chunks.
+    `file`: binary file.
+    `sender`: Who sends it, for error messages.
+    Raises `WireError`: The stream broke off, or doesn't consist of chunks.
     """
     size, crc = 0, 0
     end: _End | None = None

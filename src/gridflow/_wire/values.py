@@ -33,10 +33,7 @@ _ALLOWED: Final = (
 def pack(value: Any, most: int = MOST_BYTES) -> bytes:
     """Return a value as bytes.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't plain, or is larger than `most` bytes.
+    Raises `InvalidArgument`: It isn't plain, or is larger than `most` bytes.
     """
     packed = msgspec.msgpack.encode(_taken_apart(value, _DEEPEST))
     if len(packed) > most:
@@ -50,10 +47,7 @@ def pack(value: Any, most: int = MOST_BYTES) -> bytes:
 def unpack(data: bytes) -> Any:
     """Return the value from the bytes that `pack` made of it.
 
-    Raises
-    ------
-    WireError
-        The bytes aren't a value.
+    Raises `WireError`: The bytes aren't a value.
     """
     try:
         return msgspec.msgpack.decode(data, ext_hook=_put_together)

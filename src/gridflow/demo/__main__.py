@@ -190,7 +190,6 @@ def _score_of_linear(train_rows: DataFrame, test_rows: DataFrame) -> Score:
 
 
 def _table(scores: dict[str, Score]) -> str:
-    """Return the scores as a text table."""
     lines = [
         "                                root mean square error    mean absolute error",
         "-" * 79,

@@ -1,7 +1,4 @@
-"""Any model as a function of columns: ``gridflow.predict_udf``.
-
-Longer than other modules: what is asked of a model is checked here, for all ways to predict.
-"""
+"""Any model as a function of columns: ``gridflow.predict_udf``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prediction inside Spark's Python workers: load a model once, feed it columns, return columns.
-
-Longer than other modules: a loader for each kind of model, which share how columns become inputs.
-"""
+"""Prediction inside Spark's Python workers: load a model once, feed it columns, return columns."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ __all__ = ["features_of"]
 
 
 def features_of(tools: Tools) -> list[Feature]:
-    """Return the features of an agent."""
     return [
         EvaluationNews(tools),
         StepGrants(tools),

@@ -36,12 +36,7 @@ _LOOK_SECONDS: Final = 0.01
 
 
 class Backpressure(Feature):
-    """Lets the spooling thread pause, unless the function runs elsewhere and waits for its rows.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """Lets the spooling thread pause, unless the function runs elsewhere and waits for its rows."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

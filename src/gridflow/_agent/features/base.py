@@ -23,20 +23,10 @@ if TYPE_CHECKING:
 class Tools:
     """What a feature works with.
 
-    Attributes
-    ----------
-    payload : AgentPayload
-    rank : int
-        The task's rank.
-    folder : Path
-        The agent's own folder.
-    client : CoordinatorClient
-    reporter : Reporter
-    uploads : Uploads
-    tell : callable
-        Sends a message to the current training process.
-    fail : callable
-        Reports a failure of the task: its kind, and one line.
+    `rank`: The task's rank.
+    `folder`: The agent's own folder.
+    `tell`: Sends a message to the current training process.
+    `fail`: Reports a failure of the task: its kind, and one line.
     """
 
     payload: AgentPayload
@@ -50,12 +40,7 @@ class Tools:
 
 
 class Feature:
-    """Something that an agent does beside its task. Override what it needs.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """Something that an agent does beside its task. Override what it needs."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
@@ -84,5 +69,4 @@ class Feature:
         """Return the messages for a restarted training process."""
         return ()
 
-    def close(self) -> None:
-        """Stop the feature."""
+    def close(self) -> None: ...

@@ -25,12 +25,7 @@ _SERVER_MODULE: Final = "gridflow._agent.features.board_server"
 
 
 class Board(Feature):
-    """The event files of the chief and of an evaluator, and the chief's TensorBoard.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """The event files of the chief and of an evaluator, and the chief's TensorBoard."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
@@ -104,7 +99,6 @@ def serve_board(
 
 
 def end_board(server: subprocess.Popen[str]) -> None:
-    """End a server."""
     server.kill()
     server.wait()
     for pipe in (server.stdin, server.stdout):

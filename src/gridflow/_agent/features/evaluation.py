@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationNews(Feature):
-    """Fetches checkpoints and tells the training process about the newest.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """Fetches checkpoints and tells the training process about the newest."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

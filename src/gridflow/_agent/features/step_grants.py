@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepGrants(Feature):
-    """Announces the rank's first rows, later ones on request, and passes on what all ranks have.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """Announces the rank's first rows, later ones on request, and passes on what all ranks have."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

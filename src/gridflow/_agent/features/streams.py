@@ -40,12 +40,7 @@ _SHUTDOWN_SECONDS: Final = 2.0
 
 
 class Streams(Feature):
-    """Opens a port when the function first reads pushed rows, and stores what arrives.
-
-    Parameters
-    ----------
-    tools : Tools
-    """
+    """Opens a port when the function first reads pushed rows, and stores what arrives."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
@@ -346,7 +341,6 @@ class _Answers:
             self._asked[segment] = where
 
     def arrived(self, message: child.StreamResults) -> None:
-        """Take an answer."""
         from pathlib import Path
 
         found = _read(Path(message.path))

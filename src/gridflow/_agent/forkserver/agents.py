@@ -44,11 +44,8 @@ _LATE: Final = (
 def main(arguments: Sequence[str]) -> None:
     """Serve until it is time to end; in a forked process: be the agent.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        Descriptor of the socket to the driver; the driver's process id, and the moment at which it
-        started (field 22 of its ``/proc/PID/stat``); seconds to stay without an agent.
+    `arguments`: Descriptor of the socket to the driver; the driver's process id, and the moment at
+        which it started (field 22 of its ``/proc/PID/stat``); seconds to stay without an agent.
     """
     descriptor, driver, driver_began, idle = arguments
     server = AgentForkServer(
@@ -64,14 +61,10 @@ def main(arguments: Sequence[str]) -> None:
 class AgentForkServer:
     """Forks agents.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        To the driver, which sends one request at a time.
-    driver, driver_began : int
-        With whom it ends; the moment tells it from a later process with the same id.
-    idle_seconds : float
-        How long it stays without an agent.
+    `connection`: To the driver, which sends one request at a time.
+    `driver`, `driver_began`: With whom it ends; the moment tells it from a later process with the
+        same id.
+    `idle_seconds`: How long it stays without an agent.
     """
 
     def __init__(
@@ -88,10 +81,7 @@ class AgentForkServer:
     def run(self) -> int | None:
         """Serve until it is time to end.
 
-        Returns
-        -------
-        int or None
-            In a process that was forked to be an agent, which returns, too: its parent's id.
+        Returns: In a process that was forked to be an agent, which returns, too: its parent's id.
         """
         refusal = safety.why_not(_import())
         if refusal is not None:

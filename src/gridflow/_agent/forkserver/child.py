@@ -43,15 +43,9 @@ def guard(
 ) -> NoReturn:
     """Fork the training process, watch it and its agent, and end with everything that it left.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        The leash: when the agent closes it, or dies, all is killed.
-    request : dict
-    descriptors : list of int
-        Of the training process: its output, its channel, and what else it is to hold.
-    by_imports : mapping
-        Environment variables that libraries set when they were imported.
+    `connection`: The leash: when the agent closes it, or dies, all is killed.
+    `descriptors`: Of the training process: its output, its channel, and what else it is to hold.
+    `by_imports`: Environment variables that libraries set when they were imported.
     """
     os.setsid()
     fresh_signals()

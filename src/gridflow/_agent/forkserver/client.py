@@ -50,14 +50,9 @@ class NotForked(Exception):
 class ForkServers:
     """The fork servers of an owner on this host, one for each fingerprint.
 
-    Parameters
-    ----------
-    idle_seconds : float
-        How long a server stays without a live child.
-    versions : mapping
-        The packages' versions, as the agent found them.
-    owner : int, optional
-        They end with this process. Default: this one's parent, which is the executor's Python
+    `idle_seconds`: How long a server stays without a live child.
+    `versions`: The packages' versions, as the agent found them.
+    `owner`: They end with this process. Default: this one's parent, which is the executor's Python
         daemon on Spark, and the driver with ``LocalLauncher``.
     """
 
@@ -88,24 +83,11 @@ class ForkServers:
     ) -> ForkedGuardian:
         """Request a training process; return at once.
 
-        Parameters
-        ----------
-        command : list of str
-            What ``ps`` should show for it.
-        packages : sequence of str
-            What it imports in any case.
-        work_dir : Path
-        environment : mapping
-            All of it.
-        descriptors : list of int
-            Its output, its channel, and what else it is to hold.
-        on_change : callable
-            Called once it is forked, refused or ended, from a thread.
-
-        Raises
-        ------
-        NotForked
-            There is no server, and starting one failed.
+        `command`: What ``ps`` should show for it.
+        `packages`: What it imports in any case.
+        `descriptors`: Its output, its channel, and what else it is to hold.
+        `on_change`: Called once it is forked, refused or ended, from a thread.
+        Raises `NotForked`: There is no server, and starting one failed.
         """
         request = {
             "kind": "fork",
@@ -249,21 +231,11 @@ class ForkServers:
 class ForkedGuardian:
     """A guardian forked by a fork server; used like the ``Popen`` of a started one.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        The connection of the request. Closing it ends everything.
-    server : int
-        Process id of the server.
-    on_change : callable
-        Called when an attribute has changed.
-
-    Attributes
-    ----------
-    is_forked : bool
-        Whether the process was forked.
-    refusal : str or None
-        Why there will be no process.
+    `connection`: The connection of the request. Closing it ends everything.
+    `server`: Process id of the server.
+    `on_change`: Called when an attribute has changed.
+    `is_forked`: Whether the process was forked.
+    `refusal`: Why there will be no process.
     """
 
     def __init__(
@@ -293,10 +265,7 @@ class ForkedGuardian:
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end.
 
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            The process still runs.
+        Raises `subprocess.TimeoutExpired`: The process still runs.
         """
         if not self._over.wait(timeout):
             raise subprocess.TimeoutExpired("the training process", timeout or 0.0)

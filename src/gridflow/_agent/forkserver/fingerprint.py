@@ -48,13 +48,9 @@ _SPARKS: Final = ("SPARK_", "PYSPARK_", "PYTHON_WORKER_", "PYTHON_DAEMON_", "PYT
 def fingerprint(environment: Mapping[str, str], versions: Mapping[str, str]) -> str:
     """Return the fingerprint: processes with the same one may share a server.
 
-    Parameters
-    ----------
-    environment : mapping
-        Of the training process, ``PYTHONPATH`` (what the agent can import) and the job's ``env=``
-        included.
-    versions : mapping
-        Of the packages, as they are installed now.
+    `environment`: Of the training process, ``PYTHONPATH`` (what the agent can import) and the job's
+        ``env=`` included.
+    `versions`: Of the packages, as they are installed now.
     """
     seen = {name: value for name, value in environment.items() if matters(name)}
     interpreter = [sys.executable, sys.version]

@@ -22,10 +22,7 @@ class Malformed(Exception):
 def send(connection: socket.socket, message: dict[str, Any], descriptors: list[int] | None) -> None:
     """Send a message, and the right to use some of this process's descriptors.
 
-    Raises
-    ------
-    OSError
-        The other side is gone.
+    Raises `OSError`: The other side is gone.
     """
     data = json.dumps(message).encode()
     data = _LENGTH.pack(len(data)) + data
@@ -38,12 +35,8 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: list[i
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Return the next message with its descriptors, which the caller closes; None at the end.
 
-    Raises
-    ------
-    Malformed
-        It isn't a JSON object, or ends in the middle.
-    OSError
-        The other side is gone, or silent for longer than the socket's timeout.
+    Raises `Malformed`: It isn't a JSON object, or ends in the middle.
+    Raises `OSError`: The other side is gone, or silent for longer than the socket's timeout.
     """
     descriptors: list[int] = []
     try:

@@ -32,11 +32,9 @@ def threads() -> set[int]:
 def why_not(survivors: set[int]) -> str | None:
     """Return why this process must not be forked now; None if it may.
 
-    Parameters
-    ----------
-    survivors : set of int
-        Threads that are known to survive a fork, this one included: the pools of numpy's and
-        scipy's linear algebra (OpenBLAS ends them before a fork and starts them again when needed).
+    `survivors`: Threads that are known to survive a fork, this one included: the pools of numpy's
+        and scipy's linear algebra (OpenBLAS ends them before a fork and starts them again when
+        needed).
     """
     return _initialized() or _strange_thread(survivors) or _open_device()
 

@@ -62,12 +62,9 @@ _JANITOR: Final = 'cat; rm -f -- "$1"*; rmdir -- "${1%/*}" 2>/dev/null'
 def main(arguments: Sequence[str]) -> None:
     """Serve until it is time to end.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        Path of the socket; descriptor of the listening socket; process id of the owner, and the
-        moment at which that started (field 22 of its ``/proc/PID/stat``); seconds that it may be
-        idle.
+    `arguments`: Path of the socket; descriptor of the listening socket; process id of the owner,
+        and the moment at which that started (field 22 of its ``/proc/PID/stat``); seconds that it
+        may be idle.
     """
     path, descriptor, owner, began, idle = arguments
     server = TrainingForkServer(
@@ -80,18 +77,11 @@ def main(arguments: Sequence[str]) -> None:
 class TrainingForkServer:
     """Forks training processes.
 
-    Parameters
-    ----------
-    path : Path
-        Of the socket.
-    listener : socket.socket
-        It listens already.
-    owner : int
-        With whom it ends.
-    owner_began : int
-        Tells the owner from a later process with the same id.
-    idle_seconds : float
-        How long it stays without a living child.
+    `path`: Of the socket.
+    `listener`: It listens already.
+    `owner`: With whom it ends.
+    `owner_began`: Tells the owner from a later process with the same id.
+    `idle_seconds`: How long it stays without a living child.
     """
 
     def __init__(

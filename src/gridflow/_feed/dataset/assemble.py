@@ -52,11 +52,7 @@ _BYTES: Final = {
 def window_rows_for(row_bytes: int, text_bytes: int = 0, *, shuffle: bool) -> int:
     """Return how many rows to hold at a time: 65,536, or fewer if they are wide.
 
-    Parameters
-    ----------
-    row_bytes, text_bytes : int
-        Bytes of a row, and those of them that are text.
-    shuffle : bool
+    `row_bytes`, `text_bytes`: Bytes of a row, and those of them that are text.
     """
     if shuffle:
         return max(1, min(_WINDOW_ROWS, _SHUFFLE_BYTES // max(1, row_bytes)))
@@ -203,7 +199,6 @@ def _copy(
     out: np.ndarray,
     to: slice | np.ndarray,
 ) -> None:
-    """Copy some rows of a chunk to rows of a tensor."""
     if not tensor.stacked:
         out[to] = reader.column(chunk, tensor.columns[0])[rows]
         return
@@ -222,16 +217,7 @@ class ShuffledNumbers:
 
     Such a window has tens of megabytes, and the training would wait for all of them at once.
 
-    Parameters
-    ----------
-    reader : ChunkReader
-    tensor : Tensor
-    window : Window
-
-    Attributes
-    ----------
-    at_once : int
-        How many rows are to be asked for together.
+    `at_once`: How many rows are to be asked for together.
     """
 
     def __init__(self, reader: ChunkReader, tensor: Tensor, window: Window) -> None:
@@ -240,7 +226,6 @@ class ShuffledNumbers:
         self.at_once = max(1, _ORDERED_BYTES // max(1, row_bytes))
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return some rows."""
         assert self._window.sources is not None
         sources = self._window.sources[rows]
         order = np.argsort(sources)  # they are read in the order in which they lie

@@ -43,11 +43,8 @@ def _of_rows(base: Any) -> Any:
         def map(self, function: Callable[..., Any], *_: Any, **__: Any) -> Any:
             """Return a dataset with a function applied to its batches.
 
-            Parameters
-            ----------
-            function : callable
-                As for ``tf.data.Dataset.map``: it gets ``x``, ``x, y`` or ``x, y, sample_weight``
-                of a batch. Calls are always parallel, and their results in order.
+            `function`: As for ``tf.data.Dataset.map``: it gets ``x``, ``x, y`` or ``x, y,
+                sample_weight`` of a batch. Calls are always parallel, and their results in order.
             """
             before = self.gridflow_source.function
             return self.again(replace(self.gridflow_source, function=chain(before, function)))
@@ -123,29 +120,18 @@ def distribute(
     ``batch_size`` stays the rows of this rank and step: where the process has several replicas,
     each gets its share.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy or None
-    reader : Reader
-        The rank's rows of the dataset; of those that arrive, a spool that grows and has a row.
-    features, label, sample_weight
-        The columns, see `gridflow._feed.selection`. Elements are ``x``, a tensor or a dict,
-        ``(x, y)`` or ``(x, y, weight)``.
-    prefetch : int, default 2
-        Batches that are made ahead.
-    own_rows : sequence of int, or what returns it; optional
-        Rows of each rank that count outside of training. With them the dataset knows its
+    `reader`: The rank's rows of the dataset; of those that arrive, a spool that grows and has a
+        row.
+    `features`, `label`, `sample_weight`: The columns, see `gridflow._feed.selection`. Elements are
+        ``x``, a tensor or a dict, ``(x, y)`` or ``(x, y, weight)``.
+    `prefetch`: Batches that are made ahead.
+    `own_rows` (sequence of int, or what returns it; optional): Rows of each rank that count outside
+        of training. With them the dataset knows its
         `gridflow._feed.dataset.evaluation_view.EvaluationView`: at once, or found out when it is
         needed.
-    **options
-        Fields of `EpochSource`.
-
-    Raises
-    ------
-    SchemaError
-        When a column doesn't exist or doesn't fit.
-    InvalidArgument
-        See `gridflow._feed.dataset.source.shared`.
+    `**options`: Fields of `EpochSource`.
+    Raises `SchemaError`: When a column doesn't exist or doesn't fit.
+    Raises `InvalidArgument`: See `gridflow._feed.dataset.source.shared`.
     """
     selection = select(reader.specs, features, label, sample_weight, reader.dataset)
     source = EpochSource(reader=reader, selection=selection, **options)

@@ -32,24 +32,15 @@ class EpochSource(Source):
     While rows arrive (`ArrivingGrant`) the first epoch takes them in order of arrival, and its
     dataset has no length. Later epochs are as if all rows had been there from the start.
 
-    Attributes
-    ----------
-    reader : Reader
-        The rows.
-    shuffle : bool, default False
-        Whether each epoch has a different order, determined by seed, rank and epoch.
-    seed : int, default 0
-        See above.
-    counter : EpochCounter
-        Provides the epoch of each iteration.
-    window_rows : int, optional
-        Rows shuffled together; default: 65,536, or as many as fit into 64 MiB.
-    endless : bool, default False
-        Continue with the next epoch instead of ending; the cardinality is then infinite.
-    rows_wanted, multiple : int
-        For batches that must have the size of other ranks' batches, see `BatchPlan`.
-    own_rows : int, optional
-        Outside training: the rows that count, each of which comes once, in order.
+    `reader`: The rows.
+    `shuffle`: Whether each epoch has a different order, determined by seed, rank and epoch.
+    `seed`: See above.
+    `counter`: Provides the epoch of each iteration.
+    `window_rows`: Rows shuffled together; default: 65,536, or as many as fit into 64 MiB.
+    `endless`: Continue with the next epoch instead of ending; the cardinality is then infinite.
+    `rows_wanted`, `multiple`: For batches that must have the size of other ranks' batches, see
+        `BatchPlan`.
+    `own_rows`: Outside training: the rows that count, each of which comes once, in order.
     """
 
     grant: FixedGrant | ArrivingGrant
@@ -72,7 +63,6 @@ class EpochSource(Source):
 
     @property
     def steps_given(self) -> int:
-        """Steps of an iteration."""
         return self.steps if self.first_steps is None else min(self.steps, self.first_steps)
 
     @property
@@ -101,12 +91,8 @@ class EpochSource(Source):
     def in_order(self, rows: int, others: Sequence[int]) -> EpochSource:
         """Return a source of the same rows for one pass in order, in equal steps on all ranks.
 
-        Parameters
-        ----------
-        rows : int
-            Those that count.
-        others : sequence of int
-            The same of each rank that takes part in a step.
+        `rows`: Those that count.
+        `others`: The same of each rank that takes part in a step.
         """
         # A rank without rows of its own still reads those that it was lent, in equal steps.
         steps = math.ceil(max(*others, self.reader.rows) / self.batch_size)

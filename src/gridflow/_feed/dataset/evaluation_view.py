@@ -33,19 +33,11 @@ _ATTRIBUTE: Final = "_gridflow_evaluation"
 class EvaluationView:
     """What Keras evaluates and predicts on, instead of a dataset of `TrainingContext.dataset`.
 
-    Parameters
-    ----------
-    source : EpochSource
-        What the dataset is made of, changed for one pass over its rows (`EpochSource.in_order`).
-    make : callable
-        Converts the source to a dataset for the strategy.
-    own_rows : sequence of int
-        Rows that count, for each rank that takes part in a step.
-
-    Attributes
-    ----------
-    functions : mapping
-        Keras's functions that handle empty batches, by model.
+    `source`: What the dataset is made of, changed for one pass over its rows
+        (`EpochSource.in_order`).
+    `make`: Converts the source to a dataset for the strategy.
+    `own_rows`: Rows that count, for each rank that takes part in a step.
+    `functions`: Keras's functions that handle empty batches, by model.
     """
 
     def __init__(

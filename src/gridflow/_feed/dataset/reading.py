@@ -51,10 +51,7 @@ class ChunkReader(Protocol):
 class Reader(ChunkReader, Protocol):
     """All rows of one rank.
 
-    Attributes
-    ----------
-    left_out : dict
-        Columns that can't be fed, and why.
+    `left_out`: Columns that can't be fed, and why.
     """
 
     left_out: dict[str, str]

@@ -79,28 +79,17 @@ S = TypeVar("S", bound="Source")
 class Source(ABC):
     """One dataset of one rank, ready to be iterated.
 
-    Attributes
-    ----------
-    reader : Reader or StreamReader
-        What has the rows.
-    selection : Selection
-        The columns.
-    grant : Grant
-        How far an iteration may go.
-    batch_size : int
-        Maximum rows of this rank in a step.
-    tail : {"spread", "repeat", "drop", "partial"}, default "spread"
-        How uneven ranks run equal steps (`gridflow._feed.plan.epochs.steps_for`).
-    rank : int, default 0
-    replicas : int, default 1
-        Elements per step: each replica of this process gets one.
-    function : callable, optional
-        Applied to each batch.
-    first_steps : int, optional
-        Maximum number of steps, if there are more.
-    on_epoch : callable, optional
-        Gets the dict of an `EpochRecord` when the last batch of an epoch is returned, or when an
-        iteration is abandoned. Called from tf.data's thread.
+    `reader`: What has the rows.
+    `selection`: The columns.
+    `grant`: How far an iteration may go.
+    `batch_size`: Maximum rows of this rank in a step.
+    `tail` ({"spread", "repeat", "drop", "partial"}): How uneven ranks run equal steps
+        (`gridflow._feed.plan.epochs.steps_for`).
+    `replicas`: Elements per step: each replica of this process gets one.
+    `function`: Applied to each batch.
+    `first_steps`: Maximum number of steps, if there are more.
+    `on_epoch`: Gets the dict of an `EpochRecord` when the last batch of an epoch is returned, or
+        when an iteration is abandoned. Called from tf.data's thread.
     """
 
     reader: Reader | StreamReader
@@ -247,7 +236,6 @@ def _weakly(source: Source) -> Callable[[], Iterator[tuple[np.ndarray, ...]]]:
 
 
 def source_of(dataset: object) -> Source | None:
-    """Return the source of a dataset, or None if it has none."""
     found: Source | None = getattr(dataset, SOURCE, None)
     return found
 
@@ -277,11 +265,8 @@ def own_part(strategy: Any, dataset: Any) -> Any:
 def shared(strategy: Any, source: S) -> S:
     """Return the source for a process whose replicas share its batches.
 
-    Raises
-    ------
-    InvalidArgument
-        ``batch_size`` can't be divided among the replicas, or ``tail`` is ``"partial"`` under a
-        strategy whose replicas need equal batches.
+    Raises `InvalidArgument`: ``batch_size`` can't be divided among the replicas, or ``tail`` is
+        ``"partial"`` under a strategy whose replicas need equal batches.
     """
     if not is_mirrored(strategy):
         return source

@@ -43,24 +43,15 @@ _ROWS_SECONDS = 60.0
 class StreamProgress:
     """The position in a stream, shared by datasets derived from each other.
 
-    Attributes
-    ----------
-    has_begun : bool
-        Whether reading has started.
-    consumer : StreamGrant or None
-        The position of those who consume batches, behind those who produce them.
-    steps, rows : int
-        Steps of the section that were returned, and rows of earlier sections; for inference, all
-        answered rows.
-    is_fit : bool
-        Whether a fit consumes them.
-    iterator
-        A fit's iterator, with which the next epoch or fit continues.
-    rest : BatchPlan or None
-        The plan of the last steps, once they have started.
-    is_told : bool
-        Whether the ledger has its counts.
-    asked : deque of (segment, rows, rows left in the segment, what the segment is called)
+    `has_begun`: Whether reading has started.
+    `consumer`: The position of those who consume batches, behind those who produce them.
+    `steps`, `rows`: Steps of the section that were returned, and rows of earlier sections; for
+        inference, all answered rows.
+    `is_fit`: Whether a fit consumes them.
+    `iterator`: A fit's iterator, with which the next epoch or fit continues.
+    `rest`: The plan of the last steps, once they have started.
+    `is_told`: Whether the ledger has its counts.
+    `asked` (deque of (segment, rows, rows left in the segment, what the segment is called)):
         Batches waiting for answers, in order.
     """
 
@@ -79,20 +70,12 @@ class StreamProgress:
 class StreamSource(Source):
     """A `Source` of pushed rows, for one pass; its first epoch is the only one.
 
-    Attributes
-    ----------
-    grant : StreamGrant
-        Where those are who make the batches.
-    segments : callable
-        Returns the number of segments; waits up to a timeout for more than a given number.
-    on_taken : callable
-        Called with the number of rows taken.
-    on_section : callable
-        Called with a section whose rows were all trained on.
-    rows_before : int
-        Rows of earlier generations.
-    is_asked : bool
-        Whether each batch must be answered; then it never has rows of two segments.
+    `grant`: Where those are who make the batches.
+    `segments`: Returns the number of segments; waits up to a timeout for more than a given number.
+    `on_taken`: Called with the number of rows taken.
+    `on_section`: Called with a section whose rows were all trained on.
+    `rows_before`: Rows of earlier generations.
+    `is_asked`: Whether each batch must be answered; then it never has rows of two segments.
     """
 
     grant: StreamGrant
@@ -320,10 +303,7 @@ class StreamSource(Source):
     def answered(self, rows: int) -> tuple[int, bool]:
         """Return the segment of the batch answered with these rows, and whether it is complete.
 
-        Raises
-        ------
-        GridflowError
-            There is no such batch, or its number of rows differs.
+        Raises `GridflowError`: There is no such batch, or its number of rows differs.
         """
         if not self.progress.asked:
             raise GridflowError(

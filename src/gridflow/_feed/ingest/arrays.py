@@ -33,13 +33,7 @@ _EXACT: Final = 2.0**53
 
 @dataclass(frozen=True)
 class FileRows(RankRows):
-    """The rows of one rank, in a folder with a file for each dataset.
-
-    Attributes
-    ----------
-    folder : Path
-    datasets : tuple of str
-    """
+    """The rows of one rank, in a folder with a file for each dataset."""
 
     folder: Path
     datasets: tuple[str, ...]
@@ -59,15 +53,9 @@ class FileRows(RankRows):
 class ArraySource(RowSource):
     """Datasets in the driver's memory, for processes on the same machine.
 
-    Parameters
-    ----------
-    data : mapping of dataset name to rows
-        See `to_table` for the forms that rows can have. Columns that can't be fed are left out.
-
-    Raises
-    ------
-    InvalidArgument, SchemaError
-        A name or the data can't be used.
+    `data` (mapping of dataset name to rows): See `to_table` for the forms that rows can have.
+        Columns that can't be fed are left out.
+    Raises `InvalidArgument`, `SchemaError`: A name or the data can't be used.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -134,10 +122,7 @@ class ArraySource(RowSource):
 def feedable(rows: Any, dataset: str = "data") -> tuple[pa.Table, dict[str, str]]:
     """Convert rows to an Arrow table of the columns that can be fed, with reasons for the others.
 
-    Raises
-    ------
-    InvalidArgument
-        No column remains, or as in `to_table`.
+    Raises `InvalidArgument`: No column remains, or as in `to_table`.
     """
     reasons: dict[str, str] = {}
     table = to_table(rows, dataset, reasons)
@@ -178,18 +163,13 @@ def _is_map(kind: pa.DataType) -> bool:
 def to_table(rows: Any, dataset: str = "data", left_out: dict[str, str] | None = None) -> pa.Table:
     """Convert rows to an Arrow table.
 
-    Parameters
-    ----------
-    rows
-        A pyarrow Table or RecordBatch, a pandas DataFrame (its index is left out), a dict of column
-        to numpy array, one array (its column is ``x``), or a tuple of two or three arrays (``x``,
-        ``y``, ``sample_weight``). The first axis of an array is the rows; further axes become
-        arrays of fixed shape. NaN stays NaN; masked values become null.
-    dataset
-        The dataset's name, for errors.
-    left_out
-        If given, columns that Arrow can't represent are added to it with the reason, instead of
-        raising an error.
+    `rows`: A pyarrow Table or RecordBatch, a pandas DataFrame (its index is left out), a dict of
+        column to numpy array, one array (its column is ``x``), or a tuple of two or three arrays
+        (``x``, ``y``, ``sample_weight``). The first axis of an array is the rows; further axes
+        become arrays of fixed shape. NaN stays NaN; masked values become null.
+    `dataset`: The dataset's name, for errors.
+    `left_out`: If given, columns that Arrow can't represent are added to it with the reason,
+        instead of raising an error.
     """
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
@@ -291,12 +271,8 @@ def has_masks(values: Any) -> bool:
 def integer_lost_in(array: np.ndarray, values: Any) -> str | None:
     """Return an error if numpy has rounded an integer among floats, or None.
 
-    Parameters
-    ----------
-    array
-        The result of numpy's conversion.
-    values
-        Plain numbers, in lists of any depth.
+    `array`: The result of numpy's conversion.
+    `values`: Plain numbers, in lists of any depth.
     """
     if array.dtype != np.float64 or not (np.abs(array) >= _EXACT).any():
         return None

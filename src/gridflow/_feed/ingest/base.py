@@ -34,10 +34,7 @@ class RankRows(ABC):
     ) -> Generator[tuple[str, pa.RecordBatch | Segment]]:
         """Yield the rows with the name of their dataset.
 
-        Parameters
-        ----------
-        arriving : iterable of pyarrow.RecordBatch
-            What the launcher itself passes to the task: on Spark the rows of the partition.
+        `arriving`: What the launcher itself passes to the task: on Spark the rows of the partition.
         """
 
 
@@ -62,10 +59,8 @@ class RowSource(ABC):
     def check(self, num_ranks: int) -> None:
         """Reject what can't be fed to this number of ranks, before anything is launched.
 
-        Raises
-        ------
-        SchemaError, InvalidArgument
-            The message names the dataset and columns, and says what to do.
+        Raises `SchemaError`, `InvalidArgument`: The message names the dataset and columns, and says
+            what to do.
         """
 
     def details(self) -> dict[str, str]:

@@ -42,12 +42,8 @@ _MAX_DATASETS: Final = 127
 class Tags(RankRows):
     """The layout of the datasets in the staged DataFrame, whose partitions are the ranks' rows.
 
-    Attributes
-    ----------
-    datasets : tuple of str
-        The names; if there are several, a row's tag is its dataset's index here.
-    columns : tuple of tuple of (str, str)
-        For each dataset, its columns' names in the staged DataFrame and in its own.
+    `datasets`: The names; if there are several, a row's tag is its dataset's index here.
+    `columns`: For each dataset, its columns' names in the staged DataFrame and in its own.
     """
 
     datasets: tuple[str, ...]
@@ -98,10 +94,7 @@ def readable(frame: DataFrame, dataset: str) -> tuple[DataFrame, dict[str, str]]
 
     With one of them, PySpark can't tell a frame's columns. Spark 4.3 has one: nanoseconds.
 
-    Raises
-    ------
-    SchemaError
-        No column remains; or over Spark Connect, where they can't be told apart.
+    Raises `SchemaError`: No column remains; or over Spark Connect, where they can't be told apart.
     """
     from pyspark.errors import PySparkValueError
     from pyspark.sql import functions as f
@@ -139,17 +132,10 @@ def readable(frame: DataFrame, dataset: str) -> tuple[DataFrame, dict[str, str]]
 def check(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
     """Reject what can't be fed, before anything is launched.
 
-    Returns
-    -------
-    dict
-        Columns that are left out because they can't be fed, with the reason, by dataset.
-
-    Raises
-    ------
-    SchemaError
-        No column remains; the message names dataset, columns and types, and says what to do.
-    InvalidArgument
-        A dataset's name isn't an identifier, or there is no dataset.
+    Returns: Columns that are left out because they can't be fed, with the reason, by dataset.
+    Raises `SchemaError`: No column remains; the message names dataset, columns and types, and says
+        what to do.
+    Raises `InvalidArgument`: A dataset's name isn't an identifier, or there is no dataset.
     """
     if not datasets:
         raise InvalidArgument("data contains no dataset: pass at least one, {'train': df}.")
@@ -260,23 +246,14 @@ def stage_frame(
 ) -> tuple[DataFrame, Tags]:
     """Return the one DataFrame whose partitions go to the agents.
 
-    Parameters
-    ----------
-    datasets
-        DataFrames by name, accepted by `check`.
-    num_partitions : int
-        Number of agents, with one partition each.
-    repartition : {"auto", "always", "never"}, default "auto"
-        ``"auto"``: a single DataFrame that has exactly this number of partitions, as far as Spark
-        knows before running, is used unchanged (cached, ``repartition(n)``, ``range``).
-        ``"never"``: it is used unchanged in any case, and must have that number.
-    kept : collection of str, or mapping of str to Form
-        Columns to keep: the agents convert them.
-
-    Returns
-    -------
-    frame, tags
-        The tags go to the agents.
+    `datasets`: DataFrames by name, accepted by `check`.
+    `num_partitions`: Number of agents, with one partition each.
+    `repartition` ({"auto", "always", "never"}): ``"auto"``: a single DataFrame that has exactly
+        this number of partitions, as far as Spark knows before running, is used unchanged (cached,
+        ``repartition(n)``, ``range``). ``"never"``: it is used unchanged in any case, and must have
+        that number.
+    `kept` (collection of str, or mapping of str to Form): Columns to keep: the agents convert them.
+    Returns: The tags go to the agents.
     """
     if num_partitions < 1:
         raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")

@@ -39,18 +39,10 @@ _MOST_DIGITS: Final = 38
 class FrameSource(RowSource):
     """Datasets that Spark computes; the agents are the last stage.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    data : mapping of dataset name to rows
-        DataFrames, or data for `gridflow._feed.ingest.arrays.to_table`.
-    repartition : {"auto", "always", "never"}
-        See `gridflow._feed.ingest.dataframes.stage_frame`.
-
-    Raises
-    ------
-    InvalidArgument, SchemaError
-        As in `as_frames`.
+    `data` (mapping of dataset name to rows): DataFrames, or data for
+        `gridflow._feed.ingest.arrays.to_table`.
+    `repartition` ({"auto", "always", "never"}): See `gridflow._feed.ingest.dataframes.stage_frame`.
+    Raises `InvalidArgument`, `SchemaError`: As in `as_frames`.
     """
 
     def __init__(
@@ -100,12 +92,8 @@ def as_frames(
 ) -> dict[str, DataFrame]:
     """Return each dataset as a DataFrame; record columns that can't be fed, with the reason.
 
-    Raises
-    ------
-    InvalidArgument
-        A dataset has another type; the message says how to convert it.
-    SchemaError
-        A dataset has no rows, or a type that Spark doesn't support.
+    Raises `InvalidArgument`: A dataset has another type; the message says how to convert it.
+    Raises `SchemaError`: A dataset has no rows, or a type that Spark doesn't support.
     """
     return {name: _as_frame(spark, rows, name, left_out) for name, rows in data.items()}
 

@@ -54,17 +54,11 @@ def written(
 
     Spark jobs that the rows need before their last stage run here.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The stage.
-    tags : Tags
-        Separates and names its rows.
-    root : str or None
-        The local folder for the files; None: the first of Spark's own.
-    is_final : bool
-        Whether columns have the spool's form if possible (dates and booleans as numbers, arrays of
-        one length as such), or always Spark's types.
+    `frame`: The stage.
+    `tags`: Separates and names its rows.
+    `root`: The local folder for the files; None: the first of Spark's own.
+    `is_final`: Whether columns have the spool's form if possible (dates and booleans as numbers,
+        arrays of one length as such), or always Spark's types.
     """
     from pyspark.sql import DataFrame as Frame
 
@@ -93,15 +87,10 @@ def written(
 class Segments(RankRows):
     """The rows of one task, in files.
 
-    Attributes
-    ----------
-    name : str
-        Prefix of the tasks' folders.
-    root : str or None
-        The parent of these folders; None: the first of the task's local folders.
-    tags : Tags
-        For rows that come through Spark's socket after all: its tasks wait only a few seconds for a
-        consumer of files.
+    `name`: Prefix of the tasks' folders.
+    `root`: The parent of these folders; None: the first of the task's local folders.
+    `tags`: For rows that come through Spark's socket after all: its tasks wait only a few seconds
+        for a consumer of files.
     """
 
     name: str
@@ -126,10 +115,7 @@ class Segments(RankRows):
         The folder exists before this is called, and is deleted by its creator. A consumer that
         moves a file away is done with it.
 
-        Raises
-        ------
-        OSError
-            Spark's task couldn't write a file.
+        Raises `OSError`: Spark's task couldn't write a file.
         """
         folder = self.folder()
         task = _Task(arriving)

@@ -44,20 +44,12 @@ def check_partitions(
 ) -> None:
     """Reject DataFrames that can't be used unchanged, as far as Spark knows before running.
 
-    Parameters
-    ----------
-    datasets : mapping of str to DataFrame
-    num_partitions : int
-        Number of agents.
-    repartition : {"auto", "always", "never"}
-    is_barrier : bool, default False
-        Whether the agents' stage is a barrier stage, inside which no partitions may be merged.
-
-    Raises
-    ------
-    InvalidArgument
-        The rule is unknown; or it is ``"never"``, and there are several datasets, or not one
-        partition for each agent.
+    `num_partitions`: Number of agents.
+    `repartition`: {"auto", "always", "never"}.
+    `is_barrier`: Whether the agents' stage is a barrier stage, inside which no partitions may be
+        merged.
+    Raises `InvalidArgument`: The rule is unknown; or it is ``"never"``, and there are several
+        datasets, or not one partition for each agent.
     """
     check_repartition(repartition)
     if repartition != "never":

@@ -36,21 +36,12 @@ def steps_for(
 ) -> int:
     """Return the steps of an epoch, the same for all ranks.
 
-    Parameters
-    ----------
-    counts_per_rank
-        Rows of each rank.
-    batch_size
-        Rows per rank and step; with ``"spread"``, the maximum of a batch.
-    tail : {"spread", "repeat", "drop", "partial"}
-        ``"spread"`` and ``"repeat"``: as many steps as the rank with the most rows needs.
-        ``"drop"``: as many as the rank with the fewest rows can fill. ``"partial"``: a single rank,
-        all rows, the last batch smaller.
-
-    Raises
-    ------
-    DataError
-        A rank has no row that it could repeat, or there would be no step.
+    `counts_per_rank`: Rows of each rank.
+    `batch_size`: Rows per rank and step; with ``"spread"``, the maximum of a batch.
+    `tail` ({"spread", "repeat", "drop", "partial"}): ``"spread"`` and ``"repeat"``: as many steps
+        as the rank with the most rows needs. ``"drop"``: as many as the rank with the fewest rows
+        can fill. ``"partial"``: a single rank, all rows, the last batch smaller.
+    Raises `DataError`: A rank has no row that it could repeat, or there would be no step.
     """
     _check(batch_size, tail)
     if isinstance(counts_per_rank, dict):
@@ -102,17 +93,10 @@ class ChunkPiece(NamedTuple):
 class Window:
     """Consecutive batches, and their rows.
 
-    Attributes
-    ----------
-    first_batch : int
-        The number of its first batch in the epoch.
-    batch_rows : tuple of int
-        Rows of each batch.
-    pieces : tuple of ChunkPiece
-        Where the rows come from.
-    positions : array of int, or None
-        Row ``piece.at + i`` of the pieces goes to row ``positions[piece.at + i]`` of the window;
-        None keeps the order.
+    `first_batch`: The number of its first batch in the epoch.
+    `pieces`: Where the rows come from.
+    `positions`: Row ``piece.at + i`` of the pieces goes to row ``positions[piece.at + i]`` of the
+        window; None keeps the order.
     """
 
     first_batch: int
@@ -122,7 +106,6 @@ class Window:
 
     @property
     def rows(self) -> int:
-        """Rows in all its batches."""
         return sum(self.batch_rows)
 
     @functools.cached_property
@@ -140,33 +123,21 @@ class Window:
 class BatchPlan:
     """The rows of each batch in one epoch of one rank; the same arguments give the same plan.
 
-    Parameters
-    ----------
-    segment_rows : sequence of int
-        Rows in each chunk of the spool.
-    batch_size : int
-        Rows in each batch; with ``tail="spread"``, the maximum.
-    steps : int
-        Batches in the epoch (see `steps_for`).
-    tail : {"spread", "repeat", "drop", "partial"}
-        See `steps_for`. With ``"spread"`` larger batches come first, and rows are repeated only if
-        there are fewer rows than batches, each of which has at least one.
-    shuffle : bool, default False
-        Whether to permute blocks, then rows within windows.
-    seed : int, default 0
-        Combine it with the rank using `rank_seed`.
-    epoch : int, default 0
-        Each epoch has a different order.
-    window_rows : int, default 65,536
-        Approximate number of rows permuted together and held in memory.
-    rows_wanted : int, default 0
-        With ``"spread"``: plan as for this number of rows, if there are fewer. For ranks whose
-        batches must have equal sizes.
-    multiple : int, default 1
-        With ``"spread"``: the size of each batch is a multiple of this.
-    chunks_together : int, default 0
-        With ``shuffle``: how many chunks are used up before the next ones are started, if returning
-        to a chunk is expensive; 0 for all.
+    `segment_rows`: Rows in each chunk of the spool.
+    `batch_size`: Rows in each batch; with ``tail="spread"``, the maximum.
+    `steps`: Batches in the epoch (see `steps_for`).
+    `tail` ({"spread", "repeat", "drop", "partial"}): See `steps_for`. With ``"spread"`` larger
+        batches come first, and rows are repeated only if there are fewer rows than batches, each of
+        which has at least one.
+    `shuffle`: Whether to permute blocks, then rows within windows.
+    `seed`: Combine it with the rank using `rank_seed`.
+    `epoch`: Each epoch has a different order.
+    `window_rows`: Approximate number of rows permuted together and held in memory.
+    `rows_wanted`: With ``"spread"``: plan as for this number of rows, if there are fewer. For ranks
+        whose batches must have equal sizes.
+    `multiple`: With ``"spread"``: the size of each batch is a multiple of this.
+    `chunks_together`: With ``shuffle``: how many chunks are used up before the next ones are
+        started, if returning to a chunk is expensive; 0 for all.
     """
 
     segment_rows: Sequence[int]
@@ -243,10 +214,7 @@ class BatchPlan:
     def windows(self, start_batch: int = 0) -> Iterator[Window]:
         """Yield the windows from ``start_batch`` on, which is the first batch of the first window.
 
-        Raises
-        ------
-        InvalidArgument
-            The epoch has fewer batches.
+        Raises `InvalidArgument`: The epoch has fewer batches.
         """
         if not 0 <= start_batch <= self.steps:
             raise InvalidArgument(

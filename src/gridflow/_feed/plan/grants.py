@@ -48,16 +48,10 @@ __all__ = [
 class Standing:
     """What is known about a dataset's rows.
 
-    Attributes
-    ----------
-    certain : int
-        Rows that can be read on every rank.
-    going_on : int
-        The same for the ranks that are still receiving rows.
-    counts : tuple of int or None
-        Rows of each rank, once all have arrived.
-    repeats : bool
-        Whether each rank has rows to repeat.
+    `certain`: Rows that can be read on every rank.
+    `going_on`: The same for the ranks that are still receiving rows.
+    `counts`: Rows of each rank, once all have arrived.
+    `repeats`: Whether each rank has rows to repeat.
     """
 
     certain: int = 0
@@ -83,12 +77,8 @@ def full_steps(counts: Sequence[int], batch_size: int) -> int:
 class FirstPlan:
     """Full batches, then the remaining rows spread over the remaining steps.
 
-    Attributes
-    ----------
-    head, rest : BatchPlan
-        The plans of the first rows and of the rest.
-    chunk, row : int
-        The start of the rest.
+    `head`, `rest`: The plans of the first rows and of the rest.
+    `chunk`, `row`: The start of the rest.
     """
 
     head: BatchPlan
@@ -103,7 +93,6 @@ class FirstPlan:
 
     @property
     def rows(self) -> int:
-        """Rows of the rank."""
         return self.head.rows_fed + self.rest.rows
 
     @property
@@ -151,19 +140,12 @@ def first_plan(
 ) -> BatchPlan | FirstPlan:
     """Return the plan of the first epoch of a rank, once the rows of all ranks have arrived.
 
-    Parameters
-    ----------
-    chunk_rows : sequence of int
-        Rows in each chunk of the rank's spool.
-    counts : sequence of int
-        Rows of each rank.
-    batch_size : int
-        Rows of the rank in a step.
-    tail : {"spread", "repeat", "drop"}
-    replicas : int, default 1
-        Batches per step; see `gridflow._feed.dataset.source.Source`.
-    window_rows : int
-        See `BatchPlan`.
+    `chunk_rows`: Rows in each chunk of the rank's spool.
+    `counts`: Rows of each rank.
+    `batch_size`: Rows of the rank in a step.
+    `tail`: {"spread", "repeat", "drop"}.
+    `replicas`: Batches per step; see `gridflow._feed.dataset.source.Source`.
+    `window_rows`: See `BatchPlan`.
     """
     steps, size = steps_for(counts, batch_size, tail), batch_size // replicas
     if tail != "spread":
@@ -184,12 +166,8 @@ def first_plan(
 class Grant(ABC):
     """How far an epoch may go: whether there is another step, and whether it may be made.
 
-    Attributes
-    ----------
-    is_fixed : bool
-        Whether the number of steps is known before the epoch begins.
-    are_complete : bool
-        Whether all rows of all ranks have arrived.
+    `is_fixed`: Whether the number of steps is known before the epoch begins.
+    `are_complete`: Whether all rows of all ranks have arrived.
     """
 
     is_fixed: ClassVar[bool] = False
@@ -219,11 +197,9 @@ class FixedGrant(Grant):
     is_fixed = are_complete = True
 
     def steps(self) -> int:
-        """Return the steps."""
         return self.count
 
     def has_step(self, step: int, seconds: float | None = None) -> bool:
-        """Return whether there is a step."""
         del seconds
         return step < self.count
 
@@ -238,20 +214,13 @@ def _nothing() -> None:
 class ArrivingGrant(Grant):
     """The grant of one dataset whose rows are still arriving.
 
-    Parameters
-    ----------
-    look : callable
-        Returns the current `Standing`.
-    wait_for : callable
-        ``wait_for(condition, seconds)`` waits until the condition holds, or until the timeout, and
-        returns whether it does; the standing changes while it waits.
-    batch_size, tail
-        See `gridflow._feed.plan.epochs.steps_for`.
-    settled : callable
-        Called once all rows have arrived, whenever it matters; raises an error if they can't be
-        used for training.
-    on_begun : callable
-        Called, possibly more than once, after the first step.
+    `look`: Returns the current `Standing`.
+    `wait_for`: ``wait_for(condition, seconds)`` waits until the condition holds, or until the
+        timeout, and returns whether it does; the standing changes while it waits.
+    `batch_size`, `tail`: See `gridflow._feed.plan.epochs.steps_for`.
+    `settled`: Called once all rows have arrived, whenever it matters; raises an error if they can't
+        be used for training.
+    `on_begun`: Called, possibly more than once, after the first step.
     """
 
     def __init__(

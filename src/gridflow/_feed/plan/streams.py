@@ -69,16 +69,10 @@ class StreamGrant(ArrivingGrant):
 
     A stream without sections is one section. Steps are counted from the start of a section.
 
-    Parameters
-    ----------
-    look : callable
-        Returns the current `Standing` of a section, and whether it is the last.
-    wait_for, batch_size, tail
-        See `ArrivingGrant`.
-    section : int
-        The first section.
-    own : int
-        Index of this rank in the counts.
+    `look`: Returns the current `Standing` of a section, and whether it is the last.
+    `wait_for`, `batch_size`, `tail`: See `ArrivingGrant`.
+    `section`: The first section.
+    `own`: Index of this rank in the counts.
     """
 
     def __init__(

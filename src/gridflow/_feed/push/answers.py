@@ -24,10 +24,7 @@ COLUMN: Final = "prediction"
 def to_batch(values: Any) -> pa.RecordBatch:
     """Return the answers to a batch as columns.
 
-    Raises
-    ------
-    GridflowError
-        They have different lengths, or can't be converted to columns.
+    Raises `GridflowError`: They have different lengths, or can't be converted to columns.
     """
     named = values if isinstance(values, Mapping) else {COLUMN: values}
     columns = {str(name): _column(str(name), each) for name, each in named.items()}
@@ -49,10 +46,7 @@ def write(path: Path, parts: Sequence[Any]) -> None:
 def conform(answers: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
     """Return the declared columns, in the declared types.
 
-    Raises
-    ------
-    GridflowError
-        A column is missing or has another type.
+    Raises `GridflowError`: A column is missing or has another type.
     """
     found = []
     for field in schema:

@@ -57,12 +57,8 @@ class PartitionAttempt(NamedTuple):
 class Partition:
     """The progress of a partition.
 
-    Attributes
-    ----------
-    attempt : int
-        The newest attempt; -1 before the first.
-    ranges : Ranges
-        The positions of the rows that have arrived.
+    `attempt`: The newest attempt; -1 before the first.
+    `ranges`: The positions of the rows that have arrived.
     """
 
     def __init__(self) -> None:

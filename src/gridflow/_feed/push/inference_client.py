@@ -24,12 +24,7 @@ _BEGIN_SECONDS: Final = 60.0
 class InferenceClient:
     """A connection to the agent with the fewest waiting rows.
 
-    Parameters
-    ----------
-    destination : Destination
-    partition, attempt : int
-    timeout : float
-        Seconds within which a batch must be answered.
+    `timeout`: Seconds within which a batch must be answered.
     """
 
     def __init__(
@@ -74,17 +69,10 @@ class InferenceClient:
     ) -> pa.RecordBatch:
         """Return rows with the columns of their answers.
 
-        Parameters
-        ----------
-        sent : sequence of str
-            Columns that the function gets.
-        wanted : pyarrow.Schema
-            The schema of the answers.
-
-        Raises
-        ------
-        DataError
-            The number of answers differs from the number of rows; names the partition.
+        `sent`: Columns that the function gets.
+        `wanted`: The schema of the answers.
+        Raises `DataError`: The number of answers differs from the number of rows; names the
+            partition.
         """
         question = batch.select(list(sent))
         if not self._has_begun:

@@ -40,12 +40,8 @@ def in_file(segment: Segment, facts: Mapping[bytes, str] | None) -> Iterator[Loc
 def taken(told: Any, batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch | Located | None]:
     """Return the position of the first row in its partition, and the rows if they are here.
 
-    Parameters
-    ----------
-    told
-        The position, or the result of `Located.told`.
-    batch : pyarrow.RecordBatch
-        The rows; or none of them, with their schema.
+    `told`: The position, or the result of `Located.told`.
+    `batch`: The rows; or none of them, with their schema.
     """
     if not isinstance(told, dict):
         return place_of(told), batch

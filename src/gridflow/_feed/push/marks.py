@@ -69,11 +69,7 @@ class Marks:
     def covered(self, resume: Place | None, now: Mark) -> Mark:
         """Return what a checkpoint covers; None stands for no checkpoint.
 
-        Parameters
-        ----------
-        resume : Place or None
-        now : Mark
-            What has been read so far.
+        `now`: What has been read so far.
         """
         if resume is None:
             return self._beginning

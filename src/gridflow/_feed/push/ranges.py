@@ -13,10 +13,7 @@ __all__ = ["Ranges", "deal"]
 class Ranges:
     """A set of positions, stored as ranges that neither touch nor overlap.
 
-    Parameters
-    ----------
-    ranges : iterable of (int, int)
-        First position, and the position after the last.
+    `ranges`: First position, and the position after the last.
 
     Examples
     --------
@@ -66,16 +63,8 @@ class Ranges:
 def deal(rows: int, pending: dict[int, int]) -> dict[int, int]:
     """Return how many rows each agent gets so that the waiting rows become equal.
 
-    Parameters
-    ----------
-    rows : int
-    pending : dict of agent to int
-        Rows waiting at each agent.
-
-    Returns
-    -------
-    dict of agent to int
-        The agent with the most room first; without those that get none.
+    `pending` (dict of agent to int): Rows waiting at each agent.
+    Returns: The agent with the most room first; without those that get none.
 
     Examples
     --------

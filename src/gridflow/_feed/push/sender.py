@@ -32,14 +32,8 @@ _AHEAD: Final = 1
 class Destination:
     """The destination of rows; sent to the feeders' tasks, pickled.
 
-    Attributes
-    ----------
-    stream : str
-    feed : str
-        Unique id of the call of `feed`.
-    receivers : tuple of str
-        ``host:port`` of each rank's agent, in order.
-    identity : Identity
+    `feed`: Unique id of the call of `feed`.
+    `receivers`: ``host:port`` of each rank's agent, in order.
     """
 
     stream: str
@@ -51,12 +45,7 @@ class Destination:
 class PartitionSender:
     """Sends a partition's rows, each exactly once despite retries.
 
-    Parameters
-    ----------
-    destination : Destination
-    partition : int
-    attempt : int
-        Greater than that of any attempt before it.
+    `attempt`: Greater than that of any attempt before it.
     """
 
     def __init__(self, destination: Destination, partition: int, attempt: int) -> None:
@@ -137,12 +126,8 @@ def send_all(
 
     Stops early if no more rows are wanted.
 
-    Parameters
-    ----------
-    rows : iterable of pyarrow.RecordBatch or Segment
-        A segment's file is deleted when its rows have arrived.
-    facts : mapping, optional
-        For the agents, in the schema of all rows.
+    `rows`: A segment's file is deleted when its rows have arrived.
+    `facts`: For the agents, in the schema of all rows.
     """
     sender = PartitionSender(destination, partition, attempt)
     files: deque[tuple[Segment, int]] = deque()

@@ -40,13 +40,7 @@ FORMAT: Final = 3
 class Chunks(ABC):
     """Columns of rows in *chunks*, record batches of one schema.
 
-    Attributes
-    ----------
-    dataset : str
-    chunk_rows : tuple of int
-        Rows in each chunk.
-    specs : dict
-        Element type and shape by column (see `tensor_specs`).
+    `specs`: Element type and shape by column (see `tensor_specs`).
     """
 
     dataset: str
@@ -118,8 +112,7 @@ class Chunks(ABC):
         return batch
 
     @abstractmethod
-    def _batch(self, chunk: int) -> pa.RecordBatch:
-        """Return a chunk."""
+    def _batch(self, chunk: int) -> pa.RecordBatch: ...
 
 
 class SpoolReader(Chunks):
@@ -127,32 +120,14 @@ class SpoolReader(Chunks):
 
     Its rows are in *chunks*, the record batches of all segments in order.
 
-    Parameters
-    ----------
-    directory
-        The spool's folder, as passed to `SpoolWriter`.
-    dataset
-        The name.
-    growing : bool, default False
-        Whether to accept a dataset that is still growing; see `refresh`.
-
-    Attributes
-    ----------
-    chunk_rows : tuple of int
-        Rows in each chunk.
-    specs : dict
-        Element type and shape by column (see `tensor_specs`).
-    counts : DatasetCounts
-        The writer's counts; the readable rows match them only if the dataset is complete.
-    is_complete : bool
-        Whether all rows have arrived.
-    left_out : dict
-        Columns that turned out not to be feedable, with the reason.
-
-    Raises
-    ------
-    InvalidArgument
-        There is no such dataset, or its writer did not finish.
+    `directory`: The spool's folder, as passed to `SpoolWriter`.
+    `dataset`: The name.
+    `growing`: Whether to accept a dataset that is still growing; see `refresh`.
+    `specs`: Element type and shape by column (see `tensor_specs`).
+    `counts`: The writer's counts; the readable rows match them only if the dataset is complete.
+    `is_complete`: Whether all rows have arrived.
+    `left_out`: Columns that turned out not to be feedable, with the reason.
+    Raises `InvalidArgument`: There is no such dataset, or its writer did not finish.
     """
 
     def __init__(self, directory: Path, dataset: str, *, growing: bool = False) -> None:
@@ -167,10 +142,7 @@ class SpoolReader(Chunks):
     def refresh(self) -> None:
         """Update the view of the rows; chunks keep their numbers.
 
-        Raises
-        ------
-        InvalidArgument
-            As in the constructor.
+        Raises `InvalidArgument`: As in the constructor.
         """
         manifest = _manifest(self._directory)
         if manifest is None or not (manifest["complete"] or self._growing):
@@ -233,20 +205,10 @@ def _manifest(directory: Path) -> dict[str, Any] | None:
 class StreamReader:
     """The rows of a stream that are there, from the first one that wasn't taken.
 
-    Parameters
-    ----------
-    name : str
-    folder : Path
-        Of the segments.
-    first : int
-        The segment to begin with.
-    skip : int, default 0
-        Rows of it that were taken before.
-
-    Attributes
-    ----------
-    found, taken : int
-        Rows that were mapped since, and that were taken.
+    `folder`: Of the segments.
+    `first`: The segment to begin with.
+    `skip`: Rows of it that were taken before.
+    `found`, `taken`: Rows that were mapped since, and that were taken.
     """
 
     def __init__(self, name: str, folder: Path, first: int, skip: int = 0) -> None:
@@ -264,7 +226,6 @@ class StreamReader:
 
     @property
     def rows(self) -> int:
-        """Rows that are there."""
         return sum(batch.num_rows for batch in self._segments)
 
     def look(self, segments: int) -> None:

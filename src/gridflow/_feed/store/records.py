@@ -62,19 +62,9 @@ def write(
 ) -> dict[str, TensorSpec]:
     """Write the records of a dataset of a closed spool; return its columns.
 
-    Parameters
-    ----------
-    spool, dataset
-        The spool and the dataset.
-    own_rows : int, optional
-        Rows that count outside training; default: all.
-    worker : int
-        Index of the worker.
-
-    Raises
-    ------
-    DataError
-        The disk is full or can't be written.
+    `own_rows`: Rows that count outside training; default: all.
+    `worker`: Index of the worker.
+    Raises `DataError`: The disk is full or can't be written.
     """
     reader = SpoolReader(spool, dataset)
     folder = spool / dataset / FOLDER
@@ -107,13 +97,8 @@ def _column(
 def tensor_proto(values: np.ndarray | pa.Array, kind: Any, row_shape: tuple[int, ...]) -> bytes:
     """Return rows of one column as a serialized ``TensorProto``.
 
-    Parameters
-    ----------
-    values : numpy array, or Arrow array of text or bytes
-        The rows; Arrow arrays may hold lists of fixed length.
-    kind : numpy dtype or "string"
-    row_shape : tuple of int
-        The shape of one row.
+    `values` (numpy array, or Arrow array of text or bytes): The rows; Arrow arrays may hold lists
+        of fixed length.
     """
     shape = (len(values), *row_shape)
     dims = b"".join(_field(2, _varint_field(1, size)) for size in shape)

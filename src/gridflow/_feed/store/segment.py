@@ -38,18 +38,10 @@ PART: Final = ".part"
 class Segment:
     """Rows in a file.
 
-    Parameters
-    ----------
-    path : Path
-        Path of an uncompressed Arrow IPC file on a local disk.
-
-    Attributes
-    ----------
-    path : Path
-    batches : list of pyarrow.RecordBatch
-        The rows, by reference to the mapped file: they stay valid when it is renamed or deleted.
-    nbytes : int
-        Size of the file.
+    `path`: Path of an uncompressed Arrow IPC file on a local disk.
+    `batches`: The rows, by reference to the mapped file: they stay valid when it is renamed or
+        deleted.
+    `nbytes`: Size of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,7 +53,6 @@ class Segment:
         self.nbytes = path.stat().st_size
 
     def delete(self) -> None:
-        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
 
@@ -81,18 +72,11 @@ def mapped(path: Path) -> Segment:
 class Located:
     """Rows, and where they lie.
 
-    Attributes
-    ----------
-    batch : pyarrow.RecordBatch
-        The rows.
-    path : str
-        Of the file.
-    node : tuple of int
-        The file's number and size: another host has no such file.
-    number : int
-        Which of the file's record batches they are in.
-    start : int
-        The place of the first of them in it.
+    `batch`: The rows.
+    `path`: Of the file.
+    `node`: The file's number and size: another host has no such file.
+    `number`: Which of the file's record batches they are in.
+    `start`: The place of the first of them in it.
     """
 
     batch: pa.RecordBatch
@@ -103,7 +87,6 @@ class Located:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
         return int(self.batch.num_rows)
 
     @property
@@ -112,7 +95,6 @@ class Located:
         return self.node[1]
 
     def slice(self, first: int, rows: int) -> Located:
-        """Return some of the rows."""
         return replace(self, batch=self.batch.slice(first, rows), start=self.start + first)
 
     def part(self, schema: pa.Schema) -> str:
@@ -172,7 +154,6 @@ def read(path: Path) -> pa.RecordBatch:
 
 
 def encoded(schema: pa.Schema) -> str:
-    """Return a schema as text."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 

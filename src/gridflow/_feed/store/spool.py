@@ -38,18 +38,12 @@ _PACE_PART: Final = 0.1
 class SpoolWriter:
     """Writes datasets, batch by batch.
 
-    Parameters
-    ----------
-    directory
-        Where; made when missing. What an earlier attempt left of a dataset is replaced.
-    options
-        The rule for nulls.
-    segment_bytes : int, default 32 MiB
-        Size at which a new segment is started.
-    on_segment : callable, optional
-        Called with the name of a dataset and its rows so far, each time that one of its segments
-        can be read. With it the first rows are finished at once, and later ones every half second
-        or less often. What a chunk is doesn't depend on it.
+    `directory`: Where; made when missing. What an earlier attempt left of a dataset is replaced.
+    `options`: The rule for nulls.
+    `segment_bytes`: Size at which a new segment is started.
+    `on_segment`: Called with the name of a dataset and its rows so far, each time that one of its
+        segments can be read. With it the first rows are finished at once, and later ones every half
+        second or less often. What a chunk is doesn't depend on it.
     """
 
     def __init__(
@@ -79,16 +73,9 @@ class SpoolWriter:
     def write(self, dataset: str, rows: pa.RecordBatch | Segment) -> None:
         """Append rows; a segment becomes one of the spool's as it is, if it has the form for it.
 
-        Parameters
-        ----------
-        dataset : str
-        rows : pyarrow.RecordBatch or Segment
-            A segment's file is linked, if it lies on the spool's disk, and deleted.
-
-        Raises
-        ------
-        DataError
-            When rows break a rule (see `gridflow._feed.normalize.normalise`), or the disk is full.
+        `rows`: A segment's file is linked, if it lies on the spool's disk, and deleted.
+        Raises `DataError`: When rows break a rule (see `gridflow._feed.normalize.normalise`), or
+            the disk is full.
         """
         writer = self._writer(dataset)
         if isinstance(rows, Segment):

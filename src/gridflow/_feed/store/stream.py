@@ -54,19 +54,11 @@ def _batch_of(rows: pa.RecordBatch | Located) -> pa.RecordBatch:
 class StreamStore:
     """The rows of a stream that have arrived at this rank.
 
-    Parameters
-    ----------
-    name : str
-    folder : Path
-        Folder of the segments; created if missing.
-    options : FeedOptions
-        The rule for nulls.
-    limit : int
-        Maximum bytes stored; exceeded only if training would otherwise wait forever.
-    on_change : callable
-        Called in a feeder's thread whenever rows have arrived.
-    keeps : bool, default False
-        Whether rows are kept until a checkpoint covers them.
+    `folder`: Folder of the segments; created if missing.
+    `options`: The rule for nulls.
+    `limit`: Maximum bytes stored; exceeded only if training would otherwise wait forever.
+    `on_change`: Called in a feeder's thread whenever rows have arrived.
+    `keeps`: Whether rows are kept until a checkpoint covers them.
     """
 
     def __init__(
@@ -105,15 +97,9 @@ class StreamStore:
     def begin(self, feed: str, partition: int, attempt: int) -> dict[str, Any]:
         """Start an attempt to send a partition; earlier ones are rejected from now on.
 
-        Returns
-        -------
-        dict
-            ``ranges``, the positions that have arrived; ``pending``, rows waiting here; ``ended``.
-
-        Raises
-        ------
-        Superseded
-            A later attempt has started.
+        Returns: ``ranges``, the positions that have arrived; ``pending``, rows waiting here;
+            ``ended``.
+        Raises `Superseded`: A later attempt has started.
         """
         with self._changed:
             self._check_open()
@@ -134,26 +120,12 @@ class StreamStore:
     ) -> dict[str, Any]:
         """Store rows of a partition, once there is room.
 
-        Parameters
-        ----------
-        first : int
-            The position of the first row in its partition.
-        rows : pyarrow.RecordBatch or Located
-            A file's rows are stored as a link to it if possible.
-        asked : str, optional
-            The name of rows that must be answered.
-
-        Returns
-        -------
-        dict
-            ``pending`` and ``ended``. If the stream had ended, the rows were not stored.
-
-        Raises
-        ------
-        Superseded
-            A later attempt has started.
-        DataError
-            The rows break a rule, or the disk is full.
+        `first`: The position of the first row in its partition.
+        `rows`: A file's rows are stored as a link to it if possible.
+        `asked`: The name of rows that must be answered.
+        Returns: ``pending`` and ``ended``. If the stream had ended, the rows were not stored.
+        Raises `Superseded`: A later attempt has started.
+        Raises `DataError`: The rows break a rule, or the disk is full.
         """
         size = size_of(_batch_of(rows))
         with self._changed:
@@ -301,10 +273,7 @@ class StreamStore:
     def begin_generation(self, resume: Place | None) -> int:
         """Start a generation with the rows that a checkpoint, or none, doesn't cover.
 
-        Returns
-        -------
-        int
-            Rows that are needed again but have been deleted.
+        Returns: Rows that are needed again but have been deleted.
         """
         with self._changed:
             mark = self._marks.covered(resume, Mark(resume, self._taken, self._sections))
@@ -350,6 +319,5 @@ class StreamStore:
 
     @property
     def counts(self) -> DatasetCounts:
-        """The counts of all generations."""
         with self._changed:
             return self._writer.counts

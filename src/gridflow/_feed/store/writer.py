@@ -58,28 +58,14 @@ class WrittenSegment:
 class SegmentWriter:
     """Brings rows into the form that is fed, counts them, and writes them into segments.
 
-    Parameters
-    ----------
-    dataset : str
-        Its name, for errors.
-    folder : Path
-        Of the segments; made when missing. Where all are kept, what an earlier attempt left is
-        replaced.
-    options : FeedOptions
-        The rule for nulls.
-    retention : Retention
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema or None
-        That of the last rows; None before the first.
-    findings : Findings
-    segments : deque of WrittenSegment
-        Those that are whole, and haven't been deleted.
-    next : int
-        The number of the next one.
-    rows : int
-        Rows that were written.
+    `dataset`: Its name, for errors.
+    `folder`: Of the segments; made when missing. Where all are kept, what an earlier attempt left
+        is replaced.
+    `options`: The rule for nulls.
+    `schema`: That of the last rows; None before the first.
+    `segments` (deque of WrittenSegment): Those that are whole, and haven't been deleted.
+    `next`: The number of the next one.
+    `rows`: Rows that were written.
     """
 
     def __init__(

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 class CollectiveExchange:
     """The exchanges of one process; see `GroupExchange`, whose methods these are.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.MultiWorkerMirroredStrategy
-        TensorFlow's own, which has started its server.
-    wire : tf.DType, optional
-        The type in which gradients of float32 are exchanged. Default: their own.
-    most : int, default 0
-        Bytes that travel as one tensor; 0: any number.
+    `strategy`: TensorFlow's own, which has started its server.
+    `wire`: The type in which gradients of float32 are exchanged. Default: their own.
+    `most`: Bytes that travel as one tensor; 0: any number.
     """
 
     def __init__(self, strategy: Any, wire: Any = None, most: int = 0) -> None:

@@ -19,17 +19,10 @@ if TYPE_CHECKING:
 def in_two_parts(extended: Any, step: Callable[..., Any], model: Any, batch: Any, rows: Any) -> Any:
     """Make the training step of a Keras model, and return its logs.
 
-    Parameters
-    ----------
-    extended : Extended
-        Of the group's strategy, `gridflow._keras.group.strategy`.
-    step : callable
-        The model's own, which takes a batch and applies gradients once, at its end.
-    model : keras.Model
-        Built, with its optimizer.
-    batch : nested tensors
-    rows : tensor
-        How many this rank has in it.
+    `extended`: Of the group's strategy, `gridflow._keras.group.strategy`.
+    `step`: The model's own, which takes a batch and applies gradients once, at its end.
+    `model`: Built, with its optimizer.
+    `rows`: How many this rank has in it.
     """
     optimizer = model.optimizer
 

@@ -42,16 +42,8 @@ def distributed(
 ) -> Any:
     """Return this rank's pieces of each batch; files, too, are dealt out as TensorFlow does it.
 
-    Parameters
-    ----------
-    dataset : tf.data.Dataset
-        Of batches for all ranks, the same on each.
-    strategy : tf.distribute.Strategy
-    device : str
-        Where this rank computes.
-    context : tf.distribute.InputContext
-    options : tf.distribute.InputOptions
-    exchange : GroupExchange or CollectiveExchange
+    `dataset`: Of batches for all ranks, the same on each.
+    `device`: Where this rank computes.
     """
     made = input_lib.DistributedDataset(
         input_lib.InputWorkers([("/device:CPU:0", (device,))]),
@@ -137,11 +129,7 @@ def _ending_together(endless: Any, exchange: Any) -> Any:
     Iterators ask in the order of the program, so that ranks ask in the same order. TensorFlow's own
     loops over a dataset ask while they get a batch.
 
-    Parameters
-    ----------
-    endless : tf.data.Dataset
-        Of what `_told` returns.
-    exchange : GroupExchange or CollectiveExchange
+    `endless`: Of what `_told` returns.
     """
     global _exchange  # noqa: PLW0603 (a process is in one group)
     _exchange = exchange
@@ -190,7 +178,6 @@ class AskingIterator(iterator_ops.OwnedIterator):  # type: ignore[misc]
 
     @property
     def element_spec(self) -> Any:
-        """The spec of a batch."""
         return super().element_spec[1]
 
     def get_next(self) -> Any:

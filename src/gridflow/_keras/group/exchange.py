@@ -45,17 +45,8 @@ def alone() -> Iterator[None]:
 class GroupExchange:
     """The exchanges of one process, in the same order on all ranks.
 
-    Parameters
-    ----------
-    group : HostGroup
-    rank, size : int
-    wire : tf.DType, optional
-        The type in which gradients of float32 are exchanged. Default: their own.
-
-    Attributes
-    ----------
-    group : HostGroup
-        Functions that have been traced use the one that is here when they run.
+    `wire`: The type in which gradients of float32 are exchanged. Default: their own.
+    `group`: Functions that have been traced use the one that is here when they run.
     """
 
     def __init__(self, group: HostGroup, rank: int, size: int, wire: Any = None) -> None:
@@ -78,12 +69,8 @@ class GroupExchange:
     def mean(self, grads: Sequence[Any], rows: Any) -> list[Any]:
         """Return the means of gradients over the rows of all ranks, in one exchange.
 
-        Parameters
-        ----------
-        grads : sequence of tensor or tf.IndexedSlices
-            Of this rank's rows.
-        rows : tensor
-            How many those are.
+        `grads`: Of this rank's rows.
+        `rows`: How many those are.
         """
         if is_alone():
             return list(grads)
@@ -93,11 +80,6 @@ class GroupExchange:
         """Return the sums of numbers over all ranks, or their means.
 
         Those of floating-point numbers take one exchange.
-
-        Parameters
-        ----------
-        values : sequence of tensor or tf.IndexedSlices
-        means : bool, default False
         """
         found = [with_tensors(each) for each in values]
         if is_alone():

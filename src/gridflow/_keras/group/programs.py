@@ -63,14 +63,9 @@ def tensorflows(*args: Any, **kwargs: Any) -> Any:
 def through_tensorflow(own: Any, wire: Any = None, most: int = 0) -> GroupStrategy:
     """Return the strategy of a group that exchanges values as TensorFlow's strategy would.
 
-    Parameters
-    ----------
-    own : tf.distribute.MultiWorkerMirroredStrategy
-        TensorFlow's, with one device in each process.
-    wire : tf.DType, optional
-        The type in which gradients are exchanged.
-    most : int, default 0
-        Bytes that travel as one tensor; 0: any number.
+    `own`: TensorFlow's, with one device in each process.
+    `wire`: The type in which gradients are exchanged.
+    `most`: Bytes that travel as one tensor; 0: any number.
     """
     return GroupStrategy.of(CollectiveExchange(own, wire, most), own.cluster_resolver)
 

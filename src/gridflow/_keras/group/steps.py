@@ -30,10 +30,7 @@ _NAMES: Final = ("train_step", "test_step")
 class Step:
     """The step of a Keras model that runs, or is traced.
 
-    Attributes
-    ----------
-    rows : tensor
-        Rows of this rank's part of the batch, as a float.
+    `rows`: Rows of this rank's part of the batch, as a float.
     """
 
     rows: Any
@@ -75,11 +72,7 @@ def scales_itself(model: Any) -> bool:
 def part_of(batch: Any, exchange: GroupExchange | CollectiveExchange) -> shares.ReplicaPart | None:
     """Return this rank's part of a batch; None if its rows can't be counted.
 
-    Parameters
-    ----------
-    batch : nested tensors
-        The rows of the first one are counted, as Keras does.
-    exchange : GroupExchange or CollectiveExchange
+    `batch`: The rows of the first one are counted, as Keras does.
     """
     rows = _rows_of(batch)
     if rows is None:

@@ -43,11 +43,7 @@ class GroupStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[
     ) -> GroupStrategy:
         """Return the strategy of a group.
 
-        Parameters
-        ----------
-        exchange : GroupExchange or CollectiveExchange
-        resolver : tf.distribute.cluster_resolver.ClusterResolver, optional
-            Tells programs which task this is.
+        `resolver`: Tells programs which task this is.
         """
         self = object.__new__(cls)
         tf.distribute.Strategy.__init__(self, Extended(self, exchange, resolver))
@@ -251,7 +247,6 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         return (val,)
 
     def value_container(self, value: Any) -> Any:
-        """Return a value as it is."""
         return value
 
     # Data -----------------------------------------------------------------------------------------

@@ -22,13 +22,7 @@ _OWNER: Final = "_gridflow_extended"
 def adopt(variable: Any, extended: Any, synchronization: Any, aggregation: Any) -> Any:
     """Return a variable that a strategy has created, with the behaviour that it was declared with.
 
-    Parameters
-    ----------
-    variable : tf.Variable
-    extended : Extended
-        Of the strategy.
-    synchronization : tf.VariableSynchronization
-    aggregation : tf.VariableAggregation
+    `extended`: Of the strategy.
     """
     setattr(variable, _OWNER, extended)
     kind: Any = type(variable)

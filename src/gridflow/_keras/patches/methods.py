@@ -59,19 +59,9 @@ class _Wrappers:
 def wrap(owner: Any, name: str, wrapper: Callable[..., Any], layer: Layer) -> None:
     """Call a wrapper instead of a method or function.
 
-    Parameters
-    ----------
-    owner : type or module
-        The object to patch, even if it has inherited the method.
-    name : str
-    wrapper : callable
-        Called with the original and then the arguments, ``self`` first if it isn't static.
-    layer : Layer
-
-    Raises
-    ------
-    MissingPart
-        The owner has no method of that name.
+    `owner`: The object to patch, even if it has inherited the method.
+    `wrapper`: Called with the original and then the arguments, ``self`` first if it isn't static.
+    Raises `MissingPart`: The owner has no method of that name.
     """
     known = vars(owner).get(name)
     wrappers = getattr(getattr(known, "__func__", known), _WRAPPERS, None)  # static ones are inside

@@ -3,8 +3,6 @@
 Patches change broken parts; these parts only lack a public name. A missing part raises
 `MissingPart`, and ``tests/keras/test_private_parts.py`` tests each with the installed packages. The
 module itself imports none of these packages, because agents and fork servers use it, too.
-
-Longer than other modules: it is the one door to what these packages keep private.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ class MissingPart(MissingDependency):
 def part(owner: Any, name: str) -> Any:
     """Return a part of a module, a class or an object.
 
-    Raises
-    ------
-    MissingPart
-        It has no such part.
+    Raises `MissingPart`: It has no such part.
     """
     try:
         return getattr(owner, name)
@@ -64,10 +59,7 @@ def part(owner: Any, name: str) -> Any:
 def module(name: str) -> Any:
     """Return a module, imported if need be.
 
-    Raises
-    ------
-    MissingPart
-        The package exists, but not the module.
+    Raises `MissingPart`: The package exists, but not the module.
     """
     try:
         return importlib.import_module(name)
@@ -115,14 +107,12 @@ def layer_of(tensor: Any) -> Any:
 
 
 def is_optimizer_built(optimizer: Any) -> bool:
-    """Return whether an optimizer has its variables."""
     known = getattr(optimizer, "built", getattr(optimizer, "_built", None))
     # Those of tf_keras don't say it before; legacy ones have no ``build``.
     return not hasattr(optimizer, "build") if known is None else bool(known)
 
 
 def key_of(optimizer: Any, variable: Any) -> Any:
-    """Return by what an optimizer knows a variable."""
     return part(optimizer, "_var_key")(variable)
 
 
@@ -298,7 +288,6 @@ def graph_of(dataset: Any) -> Any:
 
 
 def inputs_of(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and its inputs."""
     yield dataset
     for each in part(dataset, "_inputs")():
         yield from inputs_of(each)
@@ -424,10 +413,6 @@ def keep_server(strategy: Any) -> None:
 
     TensorFlow would set up its collective operations again for each. A peer may have announced
     itself to this process by then: that would be lost, and both would wait forever.
-
-    Parameters
-    ----------
-    strategy : tf.distribute.MultiWorkerMirroredStrategy
     """
     kind: Any = type(strategy.extended)
     for name in ("_std_server_started", "_enable_check_health"):

@@ -56,20 +56,12 @@ def _always() -> bool:
 class Patch:
     """One bug of Keras, how to detect it and how to fix it.
 
-    Attributes
-    ----------
-    name : str
-        Short name, unique within a flavour.
-    flavour : str
-        ``"keras"`` (Keras 3) or ``"tf_keras"``.
-    summary : str
-        What goes wrong without the patch.
-    seen : callable
-        The probe: True if the installed package has the bug. It must not know about the patch.
-    apply : callable
-        Applies the patch.
-    concerns : callable
-        Whether the bug matters in this process: some need a group of processes.
+    `name`: Short name, unique within a flavour.
+    `flavour`: ``"keras"`` (Keras 3) or ``"tf_keras"``.
+    `summary`: What goes wrong without the patch.
+    `seen`: The probe: True if the installed package has the bug. It must not know about the patch.
+    `apply`: Applies the patch.
+    `concerns`: Whether the bug matters in this process: some need a group of processes.
     """
 
     name: str
@@ -84,14 +76,9 @@ class Patch:
 class Hook:
     """What gridflow adds to Keras, whatever its version.
 
-    Attributes
-    ----------
-    name : str
-        Its purpose.
-    install : callable
-        Puts it in.
-    concerns : callable
-        Whether this process needs it.
+    `name`: Its purpose.
+    `install`: Puts it in.
+    `concerns`: Whether this process needs it.
     """
 
     name: str
@@ -110,10 +97,7 @@ _lock = threading.RLock()
 def hooks_of(flavour: str) -> Any:
     """Return the module of hooks of a flavour, with Keras's backend. Imports both.
 
-    Raises
-    ------
-    EnvironmentMismatch
-        The installed version lacks a part that the module needs.
+    Raises `EnvironmentMismatch`: The installed version lacks a part that the module needs.
     """
     return _module_of("hooks", flavour)
 
@@ -121,10 +105,7 @@ def hooks_of(flavour: str) -> Any:
 def known(flavour: str) -> tuple[Patch, ...]:
     """Return all patches of a flavour, needed or not. Imports the flavour.
 
-    Raises
-    ------
-    EnvironmentMismatch
-        The installed version lacks a part that they need.
+    Raises `EnvironmentMismatch`: The installed version lacks a part that they need.
     """
     return tuple(_module_of("bugs", flavour).PATCHES)
 
@@ -154,10 +135,7 @@ def patch_on_trial() -> list[str]:
 def remember(bugs: Sequence[str]) -> None:
     """Skip the probes of these Keras 3 bugs in this process and those forked from it.
 
-    Parameters
-    ----------
-    bugs : sequence of str
-        Names returned by `patch_on_trial`.
+    `bugs`: Names returned by `patch_on_trial`.
     """
     _seen_ahead.update(bugs)
 
@@ -167,20 +145,10 @@ def apply(*, with_hooks: bool = True) -> list[Patch]:
 
     May be called any number of times. Imports neither ``keras`` nor ``tf_keras``.
 
-    Parameters
-    ----------
-    with_hooks : bool, default True
-        Whether to install the hooks for training functions; the first call decides.
-
-    Returns
-    -------
-    list of Patch
-        The applied patches of all imported flavours.
-
-    Raises
-    ------
-    EnvironmentMismatch
-        A flavour can't be probed or patched. A later import of it raises the same error.
+    `with_hooks`: Whether to install the hooks for training functions; the first call decides.
+    Returns: The applied patches of all imported flavours.
+    Raises `EnvironmentMismatch`: A flavour can't be probed or patched. A later import of it raises
+        the same error.
     """
     with _lock:
         if not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
@@ -276,10 +244,8 @@ def _unless_unsafe(work: Callable[[], Any]) -> Any:
 def put_in(fix: Patch) -> bool:
     """Apply a patch if its probe finds the bug; return whether it does.
 
-    Raises
-    ------
-    EnvironmentMismatch
-        The probe or the patch fails, or the probe still finds the bug afterwards.
+    Raises `EnvironmentMismatch`: The probe or the patch fails, or the probe still finds the bug
+        afterwards.
     """
     was_tried = fix.flavour == "keras" and fix.name in _seen_ahead
     try:

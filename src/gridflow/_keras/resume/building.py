@@ -15,10 +15,7 @@ from gridflow.errors import InvalidArgument
 def build(model: Any, flavour: str) -> None:
     """Build model, optimizer, losses and metrics for the data of the fit that has begun.
 
-    Raises
-    ------
-    InvalidArgument
-        The model isn't built, and the shapes of its data are unknown.
+    Raises `InvalidArgument`: The model isn't built, and the shapes of its data are unknown.
     """
     if not is_tensorflow(model):
         _build_other(model)

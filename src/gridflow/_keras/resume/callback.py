@@ -22,8 +22,6 @@ Not restored: in tf_keras the seeds of Dropout, which TensorFlow doesn't expose 
 
 A training function that calls ``fit`` more than once resumes the fit that was in progress; earlier
 ones run again from the beginning.
-
-Longer than other modules: what is read at one point of a fit is set at another one.
 """
 
 from __future__ import annotations
@@ -81,10 +79,7 @@ class CheckpointAndResume(NeutralCallback):
     It must be passed to ``fit`` on all ranks: all take part in reading the variables, only the
     chief writes.
 
-    Parameters
-    ----------
-    runtime : Runtime
-        There is a checkpoint every ``checkpoint_every`` steps and at the end of each epoch;
+    `runtime`: There is a checkpoint every ``checkpoint_every`` steps and at the end of each epoch;
         ``resume_from`` is the file to resume from.
     """
 

@@ -30,17 +30,11 @@ _SCALES: Final = ("dynamic_scale", "current_loss_scale")
 class Entry:
     """A variable's value.
 
-    Attributes
-    ----------
-    group : str
-        ``model``, ``optimizer``, ``metrics``, ``random``, ``averages`` (of local steps), or
+    `group`: ``model``, ``optimizer``, ``metrics``, ``random``, ``averages`` (of local steps), or
         ``callbacks``.
-    name : str
-        Path or name of the variable, for messages. Variables are matched by group and order,
+    `name`: Path or name of the variable, for messages. Variables are matched by group and order,
         because Keras numbers layer names by what the process has created before.
-    value : numpy array
-    is_trained : bool
-        Whether it is learned; others may be infinite, as a mask is.
+    `is_trained`: Whether it is learned; others may be infinite, as a mask is.
     """
 
     group: str
@@ -62,38 +56,21 @@ class Entry:
 class Checkpoint:
     """The state of a training run between two steps.
 
-    Attributes
-    ----------
-    flavour : str
-        ``keras`` or ``tf_keras``.
-    fit : int
-        Index of the call of ``fit`` in the training function, from 0.
-    epoch, step : int
-        The epoch in progress and its completed steps; after the last step of an epoch, the next
-        epoch and 0.
-    finished : bool
-        Whether that fit is over (a callback stopped it early).
-    batches : int
-        Steps since this fit began, in all generations.
-    counters : list of (int, int)
-        For each training dataset: the epoch and batch at which it resumes.
-    history : dict of str to list of float
-        Logs of the complete epochs of this fit; `epochs` has their numbers.
-    epochs : list of int
-    pulled : dict of str to str
-        Datasets that were read from files, and the version of these files.
-    dealt : dict or None
-        Which rows are done, in the middle of an epoch with parameter servers.
-    is_optimizer_built : bool
-        Whether the model's own optimizer was in use.
-    built : list of list of int
-        For each optimizer beside the model's own: the variables that it was built for.
-    callbacks, before : dict
-        What callbacks remember (`gridflow._keras.resume.memory`), now and when the epoch began;
-        ``before`` is empty between epochs. Their arrays are entries.
-    rates : list of float
-        The optimizers' learning rates when the epoch began.
-    entries : list of Entry
+    `flavour`: ``keras`` or ``tf_keras``.
+    `fit`: Index of the call of ``fit`` in the training function, from 0.
+    `epoch`, `step`: The epoch in progress and its completed steps; after the last step of an epoch,
+        the next epoch and 0.
+    `finished`: Whether that fit is over (a callback stopped it early).
+    `batches`: Steps since this fit began, in all generations.
+    `counters`: For each training dataset: the epoch and batch at which it resumes.
+    `history`: Logs of the complete epochs of this fit; `epochs` has their numbers.
+    `pulled`: Datasets that were read from files, and the version of these files.
+    `dealt`: Which rows are done, in the middle of an epoch with parameter servers.
+    `is_optimizer_built`: Whether the model's own optimizer was in use.
+    `built`: For each optimizer beside the model's own: the variables that it was built for.
+    `callbacks`, `before`: What callbacks remember (`gridflow._keras.resume.memory`), now and when
+        the epoch began; ``before`` is empty between epochs. Their arrays are entries.
+    `rates`: The optimizers' learning rates when the epoch began.
     """
 
     flavour: str
@@ -155,12 +132,9 @@ class Checkpoint:
     def read(cls, path: Path) -> Checkpoint:
         """Read a file.
 
-        Raises
-        ------
-        GridflowError
-            It isn't a checkpoint, is damaged, or was written by a newer gridflow.
-        FileNotFoundError
-            The file doesn't exist (any more).
+        Raises `GridflowError`: It isn't a checkpoint, is damaged, or was written by a newer
+            gridflow.
+        Raises `FileNotFoundError`: The file doesn't exist (any more).
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -205,10 +179,7 @@ def check_same(
 ) -> None:
     """Reject entries that don't match their variables.
 
-    Raises
-    ------
-    InvalidArgument
-        The number of variables or the shape of one differs.
+    Raises `InvalidArgument`: The number of variables or the shape of one differs.
     """
     hint = "The model, its optimizer and metrics must be created in the same way after a restart."
     if len(there) != len(names):

@@ -5,8 +5,6 @@ in the variables of the functions that it consists of (`LambdaCallback`, a class
 training function). Only what has changed since the fit began is kept: the rest is how the callback
 was made, which may differ between ranks and runs. It is restored in place, since others may refer
 to the same list, dict, array or variable.
-
-Longer than other modules: each kind of memory is read and set here, one beside the other.
 """
 
 from __future__ import annotations
@@ -65,14 +63,10 @@ _SIZE: Final = "size of its file"
 class Memory:
     """The memory of a fit's callbacks.
 
-    Parameters
-    ----------
-    callbacks : sequence
-        All of them; gridflow's own are left out.
-    known : callable
-        Returns objects and variables that the checkpoint has anyway: model, optimizers, and theirs.
-    is_restored : bool
-        Whether `restore` will be called.
+    `callbacks`: All of them; gridflow's own are left out.
+    `known`: Returns objects and variables that the checkpoint has anyway: model, optimizers, and
+        theirs.
+    `is_restored`: Whether `restore` will be called.
     """
 
     def __init__(
@@ -171,7 +165,6 @@ class _Reader:
         return {"object": {name: each for name, each in found.items() if each is not _UNKNOWN}}
 
     def read(self, value: Any) -> Any:
-        """Return the memory of a value."""
         if type(value) in _PLAIN:
             return value
         if any(id(value) in each for each in (self._known, self._within, self._seen)):
@@ -261,7 +254,6 @@ def _changed(first: Any, now: Any) -> Any:
 
 
 def _names_in(memory: Any) -> Iterator[str]:
-    """Return the names of the arrays in a memory."""
     if isinstance(memory, list):
         for each in memory:
             yield from _names_in(each)

@@ -32,13 +32,9 @@ OTHER: Final = "optimizer {} beside the model's own"
 def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]]:
     """Return the variables by group, in the same order in every process.
 
-    Parameters
-    ----------
-    model
-        A built and compiled model.
-    flavour : {"keras", "tf_keras"}
-    metrics : bool
-        Whether to include the metrics, which matter in the middle of an epoch.
+    `model`: A built and compiled model.
+    `flavour`: {"keras", "tf_keras"}.
+    `metrics`: Whether to include the metrics, which matter in the middle of an epoch.
     """
     if flavour == "keras":
         groups = {
@@ -92,10 +88,7 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
 def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[str]) -> None:
     """Set the variables of some groups.
 
-    Raises
-    ------
-    InvalidArgument
-        The checkpoint is of a different model.
+    Raises `InvalidArgument`: The checkpoint is of a different model.
     """
     there = variables(model, flavour, metrics="metrics" in groups)
     for group in groups:
@@ -145,7 +138,6 @@ def rates(model: Any, flavour: str) -> list[float]:
 
 
 def set_rates(model: Any, flavour: str, values: Sequence[float]) -> None:
-    """Set the learning rates."""
     for rate, value in zip(_rates(model, flavour), values, strict=False):
         rate.assign(value)
 

@@ -23,19 +23,11 @@ NOTHING: Final = -1
 class Account:
     """The batches of all workers.
 
-    Parameters
-    ----------
-    own_rows : sequence of int
-        Rows of each worker, without borrowed ones.
-    batch_size : int
-        Rows in each batch, except a worker's last one.
-    before : mapping, optional
-        The `state` in the checkpoint to resume from. Ignored for other rows or another batch size.
-
-    Attributes
-    ----------
-    begin : list of int
-        The first unfinished batch of each worker.
+    `own_rows`: Rows of each worker, without borrowed ones.
+    `batch_size`: Rows in each batch, except a worker's last one.
+    `before`: The `state` in the checkpoint to resume from. Ignored for other rows or another batch
+        size.
+    `begin`: The first unfinished batch of each worker.
 
     Examples
     --------
@@ -115,10 +107,7 @@ class Account:
     def begin_pass(self) -> None:
         """Note that the workers start to read again.
 
-        Raises
-        ------
-        DataError
-            They have just done so without finding a missing batch.
+        Raises `DataError`: They have just done so without finding a missing batch.
         """
         if not self._has_found and not self._is_unsure:
             raise DataError(
@@ -134,12 +123,8 @@ class Account:
     def take(self, worker: int, number: int, life: int) -> bool:
         """Note a step on a batch; return whether the batch was missing.
 
-        Parameters
-        ----------
-        worker, number : int
-            The worker and its batch; `NOTHING` if it has none left.
-        life : int
-            Changes when the worker's rows are read from the beginning.
+        `worker`, `number`: The worker and its batch; `NOTHING` if it has none left.
+        `life`: Changes when the worker's rows are read from the beginning.
         """
         self._ended[worker] = number == NOTHING
         if number == NOTHING:
@@ -174,14 +159,9 @@ class Account:
     ) -> Iterator[EpochRecord]:
         """Yield records of what each worker was fed.
 
-        Parameters
-        ----------
-        dataset, epoch
-            For the records.
-        rows : sequence of int
-            Rows of each worker, including borrowed ones.
-        updates : int
-            Number of model updates since the start; may be higher than the calls of `take`.
+        `dataset`, `epoch`: For the records.
+        `rows`: Rows of each worker, including borrowed ones.
+        `updates`: Number of model updates since the start; may be higher than the calls of `take`.
         """
         repeated, more = list(self._repeated), max(0, updates - self._heard)
         unknown = [(min(self._size, self._own[worker]), worker) for worker in self._died]

@@ -31,28 +31,15 @@ class WorkerDataset:
     The pipeline is traced by the chief and runs in the workers' servers, each of which reads its
     own rows. It can be passed to ``ctx.fit`` and to ``ctx.coordinator.create_per_worker_dataset``.
 
-    Attributes
-    ----------
-    name : str
-        Name of the dataset.
-    selection : Selection
-        Its tensors.
-    specs : mapping
-        Types and shapes of its columns.
-    rows : tuple of int
-        Rows of each worker.
-    batch_size : int
-        Rows in a step, which runs on one worker.
-    shuffle : bool
-    seed : int
-    own_rows : tuple of int
-        The same without borrowed rows.
-    function : callable, optional
-        Applied to each batch in the worker's server; TensorFlow operations only.
-    prefetch : int
-        Batches that a worker prefetches.
-    on_epoch : callable, optional
-        Called with what a worker was fed in an epoch.
+    `name`: Name of the dataset.
+    `selection`: Its tensors.
+    `specs`: Types and shapes of its columns.
+    `rows`: Rows of each worker.
+    `batch_size`: Rows in a step, which runs on one worker.
+    `own_rows`: The same without borrowed rows.
+    `function`: Applied to each batch in the worker's server; TensorFlow operations only.
+    `prefetch`: Batches that a worker prefetches.
+    `on_epoch`: Called with what a worker was fed in an epoch.
     """
 
     name: str
@@ -93,18 +80,10 @@ class WorkerDataset:
         A restarted worker makes the same batches in the same order. A worker's last batch may be
         smaller.
 
-        Parameters
-        ----------
-        epoch : int
-            Determines the order of shuffled rows.
-        only : sequence of sequences of int, optional
-            The batches of each worker to return; default: all.
-
-        Returns
-        -------
-        tf.data.Dataset
-            The worker, a number that differs each time this is read from the beginning, the number
-            of a batch, and the batch. Infinite: the number of a batch that doesn't count is
+        `epoch`: Determines the order of shuffled rows.
+        `only` (sequence of sequences of int): The batches of each worker to return; default: all.
+        Returns: The worker, a number that differs each time this is read from the beginning, the
+            number of a batch, and the batch. Infinite: the number of a batch that doesn't count is
             `NOTHING`.
         """
         import tensorflow as tf

@@ -42,15 +42,9 @@ _AHEAD: Final = 3
 class ServerTrainer:
     """Trains one model with a ClusterCoordinator.
 
-    Parameters
-    ----------
-    coordinator : tf.distribute.coordinator.ClusterCoordinator
-    num_workers : int
-        Number of workers.
-    model
-        A compiled model of either flavour, made in the strategy's scope.
-    checkpoint_every : int or None
-        Steps after which to wait for the workers and make a checkpoint.
+    `num_workers`: Number of workers.
+    `model`: A compiled model of either flavour, made in the strategy's scope.
+    `checkpoint_every`: Steps after which to wait for the workers and make a checkpoint.
     """
 
     def __init__(
@@ -81,10 +75,7 @@ class ServerTrainer:
     ) -> Any:
         """See `TrainingContext.fit`.
 
-        Returns
-        -------
-        History
-            Of the model's flavour.
+        Returns: Of the model's flavour.
         """
         model = self._model
         whole_number("epochs", epochs, 1)

@@ -20,12 +20,8 @@ Data = WorkerDataset | Callable[[], Any] | Any
 class Given:
     """Checked data.
 
-    Attributes
-    ----------
-    spec
-        The spec of the batches.
-    source
-        For ``ClusterCoordinator.create_per_worker_dataset``.
+    `spec`: The spec of the batches.
+    `source`: For ``ClusterCoordinator.create_per_worker_dataset``.
     """
 
     spec: Any
@@ -35,10 +31,7 @@ class Given:
 def given(data: Data | PushedRows) -> Given:
     """Check data without running their pipeline here.
 
-    Raises
-    ------
-    InvalidArgument
-        The data can't be sent to the workers.
+    Raises `InvalidArgument`: The data can't be sent to the workers.
     """
     import tensorflow as tf
 
@@ -55,10 +48,7 @@ def given(data: Data | PushedRows) -> Given:
 def check(data: Any) -> None:
     """Reject data that several workers can't use.
 
-    Raises
-    ------
-    InvalidArgument
-        The message says what is allowed.
+    Raises `InvalidArgument`: The message says what is allowed.
     """
     import tensorflow as tf
 

@@ -31,16 +31,9 @@ _MARGIN: Final = 3
 class Puller:
     """Runs steps on a dataset.
 
-    Parameters
-    ----------
-    coordinator : tf.distribute.coordinator.ClusterCoordinator
-    data : WorkerDataset
-    step : callable
-        Traced by the chief: runs a step on a batch, and returns its result.
-    nothing : callable
-        Returns the result for no rows.
-    most : int
-        Maximum steps in progress.
+    `step`: Traced by the chief: runs a step on a batch, and returns its result.
+    `nothing`: Returns the result for no rows.
+    `most`: Maximum steps in progress.
     """
 
     def __init__(
@@ -68,13 +61,8 @@ class Puller:
 
         Callers that stop earlier must call `drain`.
 
-        Parameters
-        ----------
-        account : Account
-        epoch : int
-            Determines the order of shuffled rows.
-        room : callable, optional
-            Returns how many steps may currently be in progress; at least one.
+        `epoch`: Determines the order of shuffled rows.
+        `room`: Returns how many steps may currently be in progress; at least one.
         """
         with private_parts.hearing_of_repeats(
             self._coordinator, lambda worker, _: account.lose(worker)

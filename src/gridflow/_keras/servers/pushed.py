@@ -30,18 +30,12 @@ _REPEATED: Final = ("rows_fed", "rows_repeated")
 
 @dataclass(frozen=True)
 class PushedRows:
-    """The result of ``ctx.stream`` on the chief of parameter servers, for one ``ctx.fit``.
-
-    Attributes
-    ----------
-    source : StreamSource
-    """
+    """The result of ``ctx.stream`` on the chief of parameter servers, for one ``ctx.fit``."""
 
     source: StreamSource
 
     @property
     def spec(self) -> Any:
-        """The spec of the batches."""
         import tensorflow as tf
 
         windows = ragged.signature(self.source.selection.tensors, None)
@@ -59,14 +53,7 @@ class PushedRows:
 class Dealer:
     """Schedules the batches of a stream as steps, and collects their results.
 
-    Parameters
-    ----------
-    coordinator : tf.distribute.coordinator.ClusterCoordinator
-    model
-        Built, with its optimizer.
-    rows : PushedRows
-    steps : Steps
-    every : CallbackList
+    `model`: Built, with its optimizer.
     """
 
     def __init__(
@@ -85,14 +72,9 @@ class Dealer:
     def train(self, first: int, most: int, checkpoint_every: int | None) -> None:
         """Run the steps of the stream from its current position to its end.
 
-        Parameters
-        ----------
-        first : int
-            Steps completed before.
-        most : int
-            Maximum steps in progress.
-        checkpoint_every : int or None
-            Steps after which to wait until none is in progress.
+        `first`: Steps completed before.
+        `most`: Maximum steps in progress.
+        `checkpoint_every`: Steps after which to wait until none is in progress.
         """
         handed_out = self._done = first
         before, more = updates(self._model), 0

@@ -21,17 +21,9 @@ from gridflow.errors import InvalidArgument
 class Steps(ABC):
     """The steps of a model, and their results since the last reset.
 
-    Parameters
-    ----------
-    class_weight : mapping of int to float, optional
-        As in Keras's ``fit``: weight of a row in training, by its label.
-
-    Attributes
-    ----------
-    train, test : callable
-        Run a step on the next batch of an iterator, and return a result for `add`.
-    train_on : callable
-        The same, on a given batch.
+    `class_weight`: As in Keras's ``fit``: weight of a row in training, by its label.
+    `train`, `test`: Run a step on the next batch of an iterator, and return a result for `add`.
+    `train_on`: The same, on a given batch.
     """
 
     def __init__(self, class_weight: Mapping[int, float] | None = None) -> None:
@@ -61,12 +53,10 @@ class Steps(ABC):
         """Return the result for no rows."""
 
     @abstractmethod
-    def reset(self) -> None:
-        """Reset the results."""
+    def reset(self) -> None: ...
 
     @abstractmethod
-    def add(self, found: Any) -> None:
-        """Add the result of a step."""
+    def add(self, found: Any) -> None: ...
 
     @abstractmethod
     def logs(self, *, final: bool = False) -> Mapping[str, Any]:
@@ -85,10 +75,7 @@ def make_steps(
 def _table(class_weight: Mapping[int, float]) -> np.ndarray:
     """Return the weights of classes in order.
 
-    Raises
-    ------
-    InvalidArgument
-        They aren't numbered from 0 without gaps.
+    Raises `InvalidArgument`: They aren't numbered from 0 without gaps.
     """
     if not isinstance(class_weight, Mapping) or sorted(class_weight) != [*range(len(class_weight))]:
         raise InvalidArgument(
@@ -121,10 +108,7 @@ def _rows_in(data: Any) -> Any:
 def refuse_asynchronous(optimizer: Any) -> None:
     """Reject an optimizer that needs steps in sequence.
 
-    Raises
-    ------
-    InvalidArgument
-        It accumulates gradients, or averages weights over steps.
+    Raises `InvalidArgument`: It accumulates gradients, or averages weights over steps.
     """
     for name, instead in {
         "gradient_accumulation_steps": "use a larger batch_size",

@@ -55,12 +55,8 @@ def taking(
     of this function. A function that fails at once waits until the JVM has read it, at most two
     seconds. See `gridflow._feed.ingest.jvm_files`.
 
-    Parameters
-    ----------
-    rows : RankRows or None
-        The rows that the function will read.
-    function : callable
-        From record batches, as they come from Spark's socket, to the task's output.
+    `rows`: The rows that the function will read.
+    `function`: From record batches, as they come from Spark's socket, to the task's output.
     """
     if not isinstance(rows, Segments):
         return function

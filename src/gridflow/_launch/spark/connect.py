@@ -64,10 +64,7 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
 
     A Spark job with the same number of tasks tries to connect; it needs no gridflow there.
 
-    Raises
-    ------
-    ClientUnreachable
-        With the executors' hosts, and how to fix it.
+    Raises `ClientUnreachable`: With the executors' hosts, and how to fix it.
     """
     host, _, port = coordinator.rpartition(":")
     place, seconds = (host.strip("[]"), int(port)), _KNOCK_SECONDS
@@ -100,10 +97,7 @@ def refuse_unreachable(spark: SparkSession, coordinator: str, num_tasks: int) ->
 def refuse_streams(spark: SparkSession) -> None:
     """Refuse to push a streaming DataFrame.
 
-    Raises
-    ------
-    InvalidArgument
-        The session is a Spark Connect session.
+    Raises `InvalidArgument`: The session is a Spark Connect session.
     """
     if is_connect(spark):
         raise InvalidArgument(
@@ -116,15 +110,8 @@ def refuse_streams(spark: SparkSession) -> None:
 class WholeJob:
     """A job that is one Spark job, including the coordinator; its rows are the job's files.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    tag : str
-    start_timeout : float
-        Seconds without a running task after which it is ended.
-    num_tasks : int
-    has_data : bool
-        Whether Spark computes the user's rows.
+    `start_timeout`: Seconds without a running task after which it is ended.
+    `has_data`: Whether Spark computes the user's rows.
     """
 
     def __init__(
@@ -145,14 +132,9 @@ class WholeJob:
     def rows(self, make_frame: Callable[[], DataFrame]) -> Iterator[Any]:
         """Yield the rows of a DataFrame, in a job that can be cancelled.
 
-        Raises
-        ------
-        GridflowError
-            Spark failed.
-        StartTimeout
-            Its tasks don't start.
-        JobCancelled
-            After `cancel`.
+        Raises `GridflowError`: Spark failed.
+        Raises `StartTimeout`: Its tasks don't start.
+        Raises `JobCancelled`: After `cancel`.
         """
         watcher = threading.Thread(target=self._watch, name=f"{self._tag}-watch", daemon=True)
         handler: Any = self._take_note  # Spark takes functions, though its types name a class

@@ -53,10 +53,7 @@ class Line:
 def start(payload: AgentPayload, place: int, gpus: SparkGpus, line: Line) -> None:
     """Start an agent from a Spark task, and wait until its line is connected.
 
-    Raises
-    ------
-    GridflowError
-        It doesn't start; the message has its output.
+    Raises `GridflowError`: It doesn't start; the message has its output.
     """
     owner, executor = _java_above(), executor_above(os.getpid())
     errors: IO[bytes]

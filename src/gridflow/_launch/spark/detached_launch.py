@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool) -> None:
     """Refuse what agents that release their slots can't have.
 
-    Raises
-    ------
-    InvalidArgument
-        Rows of ``data=``, GPUs, or executors that Spark removes when they are idle.
+    Raises `InvalidArgument`: Rows of ``data=``, GPUs, or executors that Spark removes when they are
+        idle.
     """
     if data:
         raise InvalidArgument(
@@ -63,17 +61,9 @@ def refuse(data: Mapping[str, Any], gpus: Sequence[GpuNeed], *, is_dynamic: bool
 class DetachedLaunch(PassesOn):
     """Agents without Spark tasks; the listener of the Spark job that starts them.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    payload : AgentPayload
-    stages : sequence of (places, GpuNeed)
-        The tasks that start agents, by stage.
-    frame_of : callable
-        From the function of a stage, its tasks and GPUs to the DataFrame that runs it.
-    listener : LaunchListener
-    host : str
-        The driver's address for the agents' lines.
+    `stages` (sequence of (places, GpuNeed)): The tasks that start agents, by stage.
+    `frame_of`: From the function of a stage, its tasks and GPUs to the DataFrame that runs it.
+    `host`: The driver's address for the agents' lines.
     """
 
     def __init__(

@@ -105,25 +105,14 @@ def explain(
 ) -> tuple[int | None, str, GridflowError | None]:
     """Return the rank that was lost, what happened to it, and the job's error.
 
-    Parameters
-    ----------
-    error : BaseException
-        Spark's exception.
-    num_tasks : int, default 1
-        Of the agents' stage.
-    has_data : bool, default True
-        Whether the job computes the user's DataFrames.
-    was_cancelled : bool, default False
-        Whether gridflow had cancelled the job.
-    is_barrier : bool, default True
-        Whether the agents' stage is a barrier stage.
-    agents_ran : bool, default True
-        Whether any agent had registered. If none had, a stage before theirs may have failed.
-
-    Returns
-    -------
-    tuple
-        The rank is None if no agent caused it; the error is None for a cancelled job.
+    `error`: Spark's exception.
+    `num_tasks`: Of the agents' stage.
+    `has_data`: Whether the job computes the user's DataFrames.
+    `was_cancelled`: Whether gridflow had cancelled the job.
+    `is_barrier`: Whether the agents' stage is a barrier stage.
+    `agents_ran`: Whether any agent had registered. If none had, a stage before theirs may have
+        failed.
+    Returns: The rank is None if no agent caused it; the error is None for a cancelled job.
     """
     if isinstance(error, GridflowError):
         return None, "", error
@@ -167,11 +156,7 @@ def _place(text: str, *, is_barrier: bool, agents_ran: bool) -> tuple[int | None
 def slots_of_master(master: str, cpus: Fraction) -> int | None:
     """Return the slots that a master's name implies, or None.
 
-    Parameters
-    ----------
-    master : str
-    cpus : Fraction
-        Cores of a slot.
+    `cpus`: Cores of a slot.
     """
     single, cluster = (pattern.match(master) for pattern in _MASTERS)
     if master == "local":

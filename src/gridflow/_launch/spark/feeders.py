@@ -83,10 +83,8 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of an RDD as record batches.
 
-    Raises
-    ------
-    SchemaError
-        A row doesn't have these columns, or has no names; or values of a column don't match.
+    Raises `SchemaError`: A row doesn't have these columns, or has no names; or values of a column
+        don't match.
     """
     iterator = iter(rows)
     while part := list(itertools.islice(iterator, _ROWS_PER_BATCH)):
@@ -130,10 +128,7 @@ def _values_of(row: Any, names: tuple[str, ...]) -> Sequence[Any]:
 def _together(values: Sequence[Any]) -> Any:
     """Return the values of a column as an array, of objects if numpy has no type for them.
 
-    Raises
-    ------
-    SchemaError
-        The values don't match.
+    Raises `SchemaError`: The values don't match.
     """
     first = next((value for value in values if value is not None), None)
     if hasattr(first, "toArray"):  # a Spark vector, as in DataFrames

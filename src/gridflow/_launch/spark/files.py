@@ -35,10 +35,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 def check_writable(spark: SparkSession, path: str) -> None:
     """Refuse a path that files can't be copied to.
 
-    Raises
-    ------
-    InvalidArgument
-        Over Spark Connect, whose client refuses paths with a scheme.
+    Raises `InvalidArgument`: Over Spark Connect, whose client refuses paths with a scheme.
     """
     if classic_context(spark) is None and urlsplit(path).scheme:
         raise InvalidArgument(
@@ -51,10 +48,7 @@ def check_writable(spark: SparkSession, path: str) -> None:
 def delete(spark: SparkSession, path: str) -> None:
     """Delete a file, or a folder with everything in it.
 
-    Raises
-    ------
-    InvalidArgument
-        Over Spark Connect, which can't delete files.
+    Raises `InvalidArgument`: Over Spark Connect, which can't delete files.
     """
     if classic_context(spark) is None:
         raise InvalidArgument(
@@ -67,10 +61,7 @@ def delete(spark: SparkSession, path: str) -> None:
 def replace(spark: SparkSession, source: str, path: str) -> None:
     """Rename a file or folder over an existing one, which is restored on an error.
 
-    Raises
-    ------
-    GridflowError
-        The file system refuses to rename it.
+    Raises `GridflowError`: The file system refuses to rename it.
     """
     system, place = _system(spark, path)
     java = _jvm(spark).org.apache.hadoop.fs
@@ -99,10 +90,7 @@ def can_rename(spark: SparkSession) -> bool:
 def upload(spark: SparkSession, local: Path, path: str) -> None:
     """Copy a file from this machine to a path that `check_writable` has accepted.
 
-    Raises
-    ------
-    GridflowError
-        Over Spark Connect: the server refuses it.
+    Raises `GridflowError`: Over Spark Connect: the server refuses it.
     """
     if classic_context(spark) is not None:
         system, place = _system(spark, path)

@@ -128,13 +128,8 @@ def shortage(
 ) -> NotEnoughGpus | None:
     """Return the error for an application with too few GPUs; None if it has enough.
 
-    Parameters
-    ----------
-    needs : sequence of GpuNeed
-        The needs of all tasks.
-    settings : SparkGpuSettings
-    executors : int or None
-        How many there are or can be; None if unknown.
+    `needs`: The needs of all tasks.
+    `executors`: How many there are or can be; None if unknown.
     """
     if not settings.per_executor or executors is None:
         return None

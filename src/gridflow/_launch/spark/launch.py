@@ -36,21 +36,11 @@ _CANCEL_AGAIN_SECONDS: Final = 0.5
 class SparkLaunch:
     """The Spark jobs of one launch. If one stage ends, the others end, too.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    payload : AgentPayload
-    stages : sequence of (places, GpuNeed)
-        The tasks of each stage.
-    make_frame : callable
-        Returns the DataFrame whose last stage runs these agents.
-    listener : LaunchListener
-    has_data : bool
-        Whether Spark computes the user's rows.
-    is_barrier : bool
-        Whether the stages are barrier stages.
-    check : callable, optional
-        Called before the first stage, as part of the launch; its error ends the launch.
+    `stages` (sequence of (places, GpuNeed)): The tasks of each stage.
+    `make_frame`: Returns the DataFrame whose last stage runs these agents.
+    `has_data`: Whether Spark computes the user's rows.
+    `is_barrier`: Whether the stages are barrier stages.
+    `check`: Called before the first stage, as part of the launch; its error ends the launch.
     """
 
     def __init__(

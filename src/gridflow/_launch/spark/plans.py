@@ -38,12 +38,8 @@ _WAY_OUT: Final = (
 class PlanIdentity:
     """What a DataFrame's rows depend on.
 
-    Attributes
-    ----------
-    key : str
-        Changes when the rows may change.
-    source : str
-        What is read, in words.
+    `key`: Changes when the rows may change.
+    `source`: What is read, in words.
     """
 
     key: str
@@ -53,15 +49,8 @@ class PlanIdentity:
 def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
     """Return what the rows of a DataFrame depend on.
 
-    Parameters
-    ----------
-    version : str or None
-        The user's version of everything that a plan doesn't show.
-
-    Raises
-    ------
-    InvalidArgument
-        It is unknown, and there is no `version`.
+    `version`: The user's version of everything that a plan doesn't show.
+    Raises `InvalidArgument`: It is unknown, and there is no `version`.
     """
     told = [frame.schema.json()]
     if version is not None:
@@ -143,10 +132,7 @@ def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
 def _version_of(spark: SparkSession, leaf: Any, *, has_other: bool) -> tuple[str, str]:
     """Return what a plan's leaf reads, and its version.
 
-    Raises
-    ------
-    InvalidArgument
-        The version is unknown.
+    Raises `InvalidArgument`: The version is unknown.
     """
     kind = str(leaf.nodeName())
     schema = str(leaf.schema().json())

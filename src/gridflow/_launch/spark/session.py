@@ -70,10 +70,7 @@ def hide_stage_bar(spark: SparkSession) -> None:
 def refuse_stopped(spark: SparkSession) -> None:
     """Refuse a session that was stopped.
 
-    Raises
-    ------
-    InvalidArgument
-        This process or Spark has stopped it.
+    Raises `InvalidArgument`: This process or Spark has stopped it.
     """
     context = classic_context(spark)
     if context is None:
@@ -135,12 +132,8 @@ def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
     Dynamic allocation sends one only when it wants a different number: not if a stage follows the
     last one at once, or if ``minExecutors`` fixes the number.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    is_dynamic : bool
-        Whether dynamic allocation sets the number: then its last request is repeated. Otherwise
-        the limit is an application's initial one: only ``spark.cores.max``.
+    `is_dynamic`: Whether dynamic allocation sets the number: then its last request is repeated.
+        Otherwise the limit is an application's initial one: only ``spark.cores.max``.
     """
     context = classic_context(spark)
     if context is None or not str(context.master).startswith("spark:"):
@@ -233,7 +226,6 @@ def make_thread(spark: SparkSession, target: Callable[[], None], name: str) -> t
 
 
 def cancel(spark: SparkSession, tag: str) -> None:
-    """Cancel all jobs with a tag."""
     context = classic_context(spark)
     if context is not None:
         context.cancelJobsWithTag(tag)
@@ -244,10 +236,7 @@ def cancel(spark: SparkSession, tag: str) -> None:
 def check_session(spark: object) -> None:
     """Refuse what isn't a session, classic or of Spark Connect.
 
-    Raises
-    ------
-    InvalidArgument
-        The message names its type.
+    Raises `InvalidArgument`: The message names its type.
     """
     if not hasattr(spark, "conf"):
         raise InvalidArgument(f"expected a SparkSession; got a {type(spark).__name__}: {spark!r}.")
@@ -256,10 +245,7 @@ def check_session(spark: object) -> None:
 def session_of(data: Iterable[object] = ()) -> SparkSession:
     """Return the session of the first DataFrame, or that of this thread or process.
 
-    Raises
-    ------
-    InvalidArgument
-        There is no session.
+    Raises `InvalidArgument`: There is no session.
     """
     if "pyspark" in sys.modules:
         from pyspark.errors import PySparkRuntimeError

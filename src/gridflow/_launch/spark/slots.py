@@ -44,15 +44,9 @@ _A_START_SECONDS: Final = 30.0
 def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> str:
     """Return what keeps the tasks of a launch from starting; empty if unknown.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    tag : str
-        The tag of the launch's own jobs.
-    num_tasks : int
-        Slots that the launch needs.
-    seconds : float
-        Seconds since the launch started.
+    `tag`: The tag of the launch's own jobs.
+    `num_tasks`: Slots that the launch needs.
+    `seconds`: Seconds since the launch started.
     """
     context = classic_context(spark)
     if context is None:
@@ -137,10 +131,7 @@ def is_dynamic(setting: Setting) -> bool:
 def refuse_speculation(setting: Setting) -> None:
     """Refuse speculative copies of training tasks, which Spark starts except in barrier stages.
 
-    Raises
-    ------
-    InvalidArgument
-        ``spark.speculation`` is on, and so is dynamic allocation.
+    Raises `InvalidArgument`: ``spark.speculation`` is on, and so is dynamic allocation.
     """
     if is_dynamic(setting) and setting("spark.speculation", "false") == "true":
         raise InvalidArgument(
@@ -197,12 +188,8 @@ def slots_asked_for(setting: Setting, per_executor: int) -> int:
 
     0 if it doesn't request a number of them, as on a standalone cluster.
 
-    Parameters
-    ----------
-    setting : callable
-        From the name of a setting and a default to its value.
-    per_executor : int
-        Slots of each.
+    `setting`: From the name of a setting and a default to its value.
+    `per_executor`: Slots of each.
     """
     if not setting("spark.master", "").startswith(("yarn", "k8s:")):
         return 0
@@ -214,12 +201,8 @@ def promised_slots(setting: Setting, per_executor: int) -> int | None:
 
     More isn't known over Spark Connect, whose clients can't list executors.
 
-    Parameters
-    ----------
-    setting : callable
-        From the name of a setting and a default to its value.
-    per_executor : int
-        Slots of each executor.
+    `setting`: From the name of a setting and a default to its value.
+    `per_executor`: Slots of each executor.
     """
     cpus = task_cpus(setting)
     of_master = slots_of_master(setting("spark.master", ""), cpus)

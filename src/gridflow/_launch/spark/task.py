@@ -63,10 +63,7 @@ def rows_of_this_task(
 def place_of_this_task(places: tuple[int, ...]) -> int:
     """Return this task's index.
 
-    Raises
-    ------
-    InvalidArgument
-        The numbers of tasks and indices differ.
+    Raises `InvalidArgument`: The numbers of tasks and indices differ.
     """
     from pyspark import BarrierTaskContext
 

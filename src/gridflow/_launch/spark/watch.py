@@ -26,13 +26,7 @@ _CLOSE_SECONDS: Final = 10.0
 class ClusterWatch:
     """Tells a listener about new executors, and about agents whose executors will go.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    launch : int
-    listener : LaunchListener
-    is_dynamic : bool
-        Whether executors can be added while tasks wait for them.
+    `is_dynamic`: Whether executors can be added while tasks wait for them.
     """
 
     def __init__(

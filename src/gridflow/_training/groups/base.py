@@ -29,10 +29,7 @@ _CONNECT_SECONDS: Final = 5.0
 class SynchronousStrategy:
     """Stands for ``tf.distribute.Strategy`` on other backends, so that one function fits all.
 
-    Parameters
-    ----------
-    replicas : int
-        Devices that share a global batch.
+    `replicas`: Devices that share a global batch.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -63,10 +60,7 @@ def cores(process: TaskProcess) -> int:
 def own_gpus(count: int) -> list[str]:
     """Return the names of this process's GPUs.
 
-    Parameters
-    ----------
-    count : int
-        As the backend counts them.
+    `count`: As the backend counts them.
     """
     return devices.names(os.environ.get(VISIBLE), count)
 

@@ -24,10 +24,7 @@ def announced(
 ) -> Iterator[Callable[[], tuple[HostGroup, list[list[str]]]]]:
     """Announce this rank to the others.
 
-    Yields
-    ------
-    callable
-        Waits for all ranks. Returns their group, and the GPUs of each rank.
+    Yields a function that waits for all ranks, and returns their group and the GPUs of each.
     """
     host, _ = base.address(process.cluster_spec, process.rank)
     with Joining(process.rank, host, base.bindable(host)) as joining:
@@ -47,11 +44,7 @@ def announced(
 def adds_up(process: TaskProcess, gpus: Sequence[Sequence[str]]) -> bool:
     """Return whether gradients are added up in the hosts' memory, alike on all ranks.
 
-    Parameters
-    ----------
-    process : TaskProcess
-    gpus : sequence
-        Those of each rank.
+    `gpus`: Those of each rank.
     """
     given = process.training.distribution.communication
     implementation = "auto" if given is None else given.implementation

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def mode_of(process: TaskProcess) -> Mode:
-    """Return how a process trains."""
     name = backends.of(process.training.backend).mode or process.facts.mode
     mode: type[Mode] = importlib.import_module(f"gridflow._training.modes.{name}").MODE
     return mode(process)

@@ -27,16 +27,11 @@ if TYPE_CHECKING:
 class DatasetRequest:
     """A request for ``ctx.dataset``.
 
-    Attributes
-    ----------
-    name, batch_size, features, label, sample_weight, shuffle, seed, tail, function, prefetch
-        As in ``ctx.dataset``, in the same order.
-    rows, own_rows : sequence of int
-        Row counts by rank: all, and those without borrowed rows.
-    gathered : SpoolReader or None
-        Rows of all ranks, to be read once each instead of this rank's.
-    files : FileReader or None
-        Reads this rank's rows, if they aren't fed.
+    `name`, `batch_size`, `features`, `label`, `sample_weight`, `shuffle`, `seed`, `tail`,
+        `function`, `prefetch`: As in ``ctx.dataset``, in the same order.
+    `rows`, `own_rows`: Row counts by rank: all, and those without borrowed rows.
+    `gathered`: Rows of all ranks, to be read once each instead of this rank's.
+    `files`: Reads this rank's rows, if they aren't fed.
     """
 
     name: str
@@ -69,7 +64,6 @@ class DatasetRequest:
         }
 
     def shuffling(self, process: TaskProcess) -> dict[str, Any]:
-        """Return whether and how rows are shuffled."""
         return {
             "shuffle": self.name == "train" if self.shuffle is None else self.shuffle,
             "seed": (process.training.seed or 0) if self.seed is None else self.seed,
@@ -135,12 +129,7 @@ class Trainer(Protocol):
 
 
 class Mode(ABC):
-    """One way to train, in one process.
-
-    Parameters
-    ----------
-    process : TaskProcess
-    """
+    """One way to train, in one process."""
 
     def __init__(self, process: TaskProcess) -> None:
         self._process = process
@@ -178,10 +167,7 @@ class Mode(ABC):
     def streams(self, *, together: bool) -> Callable[[StreamSource, int], tuple[Any, StreamSource]]:
         """Return a function that makes a dataset of pushed rows, given a source and a prefetch.
 
-        Parameters
-        ----------
-        together : bool
-            Whether the ranks run equal steps.
+        `together`: Whether the ranks run equal steps.
         """
         del together
         raise InvalidArgument(

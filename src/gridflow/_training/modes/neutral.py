@@ -92,10 +92,7 @@ class Neutral(Mode):
 class PlainTrainer:
     """Calls ``model.fit`` and ``model.evaluate``.
 
-    Parameters
-    ----------
-    model
-        Of Keras 3, compiled.
+    `model`: Of Keras 3, compiled.
     """
 
     def __init__(self, model: Any) -> None:

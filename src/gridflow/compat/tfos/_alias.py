@@ -76,12 +76,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads an existing module.
-
-    Parameters
-    ----------
-    name : str
-    """
+    """Loads an existing module."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -36,16 +36,10 @@ _FLUSH_SECONDS: Final = 0.1
 class Chunk:
     """Rows to send.
 
-    Attributes
-    ----------
-    kind : bytes
-        `ROWS` or `COLUMNS`.
-    first, count : int
-        Index of the first row in its partition, and the number of rows.
-    size : int
-        Size of the content, in bytes.
-    write : callable
-        Writes the content into a buffer of that size.
+    `kind`: `ROWS` or `COLUMNS`.
+    `first`, `count`: Index of the first row in its partition, and the number of rows.
+    `size`: Size of the content, in bytes.
+    `write`: Writes the content into a buffer of that size.
     """
 
     kind: bytes
@@ -55,7 +49,6 @@ class Chunk:
     write: Callable[[memoryview], None]
 
     def message(self) -> bytearray:
-        """Return the chunk as a message."""
         head = self.kind + SPAN.pack(self.first, self.count)
         whole = bytearray(len(head) + self.size)
         whole[: len(head)] = head

@@ -43,12 +43,7 @@ if TYPE_CHECKING:
 class FeedServer:
     """Receives rows on a node.
 
-    Parameters
-    ----------
-    queues : NodeQueues
-    host : str
-        The address to bind.
-    key : bytes
+    `host`: The address to bind.
     """
 
     def __init__(self, queues: NodeQueues, host: str, key: bytes) -> None:
@@ -148,14 +143,9 @@ class FeedServer:
 class _Partition(Partition):
     """The rows received of a partition, from all attempts to feed it.
 
-    Attributes
-    ----------
-    waiting : int
-        Number of chunks that the program hasn't read yet.
-    visits : list of _Visit
-        The attempts feeding it now. There is more than one if Spark runs a speculative copy of a
-        slow task. None is refused, because each may bring rows that the others haven't.
-    lock : threading.RLock
+    `waiting`: Number of chunks that the program hasn't read yet.
+    `visits`: The attempts feeding it now. There is more than one if Spark runs a speculative copy
+        of a slow task. None is refused, because each may bring rows that the others haven't.
     """
 
     def __init__(self) -> None:
@@ -173,14 +163,7 @@ class _Partition(Partition):
 class _Visit:
     """One feeder's attempt at sending a partition.
 
-    Parameters
-    ----------
-    connection : Connection
-    rows : RowQueue
-    server : FeedServer
-    partition : _Partition
-    memory : memoryview or None
-        The feeder's shared memory, which may hold chunks.
+    `memory`: The feeder's shared memory, which may hold chunks.
     """
 
     def __init__(

@@ -70,18 +70,12 @@ EXPLAIN_SECONDS: Final = 20.0
 class Feeder:
     """Sends one partition.
 
-    Parameters
-    ----------
-    nodes : sequence of dict
-        The cluster's nodes; those with an address are fed.
-    feed_timeout : float
-        Feeding fails after this many seconds without progress.
-    qname : str
-        Name of the queue.
-    partition : int
-        Used in messages, and to choose the first node to ask.
-    attempt : PartitionAttempt, optional
-        Identifies the attempt among others at the same partition. Default: it is the only one.
+    `nodes`: The cluster's nodes; those with an address are fed.
+    `feed_timeout`: Feeding fails after this many seconds without progress.
+    `qname`: Name of the queue.
+    `partition`: Used in messages, and to choose the first node to ask.
+    `attempt`: Identifies the attempt among others at the same partition. Default: it is the only
+        one.
     """
 
     def __init__(
@@ -109,11 +103,7 @@ class Feeder:
     def train(self, rows: Iterable[Any], cut: Cut | None = None) -> int:
         """Send rows until all are read or no more are wanted; return the number of rows sent.
 
-        Parameters
-        ----------
-        rows : iterable
-        cut : callable, optional
-            Makes chunks of the items of `rows`, starting at a given row. Default: the items are
+        `cut`: Makes chunks of the items of `rows`, starting at a given row. Default: the items are
             rows.
         """
         count, source = 0, _Source(rows)
@@ -285,12 +275,7 @@ class Feeder:
 
 
 class _Source:
-    """Iterates over rows, and remembers the error if reading fails.
-
-    Parameters
-    ----------
-    rows : iterable
-    """
+    """Iterates over rows, and remembers the error if reading fails."""
 
     def __init__(self, rows: Iterable[Any]) -> None:
         self._rows = iter(rows)

@@ -62,11 +62,7 @@ def remember_frames() -> None:
 class RddRows:
     """An RDD as a DataFrame and a function.
 
-    Attributes
-    ----------
-    frame : DataFrame
-    function : callable or None
-        Takes a partition's index and rows, as with ``mapPartitionsWithIndex``.
+    `function`: Takes a partition's index and rows, as with ``mapPartitionsWithIndex``.
     """
 
     frame: DataFrame
@@ -111,11 +107,8 @@ def _is_plain(kind: Any) -> bool:
 def feed(rows: RddRows, send: Callable[..., Any]) -> None:
     """Run a Spark job that sends an RDD's rows.
 
-    Parameters
-    ----------
-    rows : RddRows
-    send : callable
-        Called in a task to send a partition: takes rows, or batches and a `_chunks.Cut` for them.
+    `send`: Called in a task to send a partition: takes rows, or batches and a `_chunks.Cut` for
+        them.
     """
     from pyspark.sql import functions as f
 
@@ -178,10 +171,7 @@ def _write_into(batch: pa.RecordBatch, memory: memoryview) -> None:
 class Columns:
     """The rows of a message, kept as columns until they are read.
 
-    Parameters
-    ----------
-    content : memoryview
-        Kept without a copy.
+    `content`: Kept without a copy.
     """
 
     def __init__(self, content: memoryview) -> None:

@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 class ClusterLauncher(SparkLauncher):
     """Runs agents in Spark tasks or detached from them, and parameter servers on the driver.
 
-    Parameters
-    ----------
-    spark : SparkSession
-    detached : bool
-        Whether agents release their task slots.
-    ps_here : int
-        Number of parameter servers on the driver: none or all.
+    `detached`: Whether agents release their task slots.
+    `ps_here`: Number of parameter servers on the driver: none or all.
     """
 
     def __init__(self, spark: SparkSession, *, detached: bool, ps_here: int) -> None:
@@ -69,7 +64,6 @@ class ClusterLauncher(SparkLauncher):
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> Launch:
-        """Start the agents."""
         tasks = payload.spec.tasks
         here = [p for p, task in enumerate(tasks) if self._ps_here and task.role == PS]
         there = [place for place in range(len(tasks)) if place not in here]
@@ -98,13 +92,7 @@ class ClusterLauncher(SparkLauncher):
 
 
 class _Joined(PassesOn):
-    """Combines several launches into one, and listens to each of them.
-
-    Parameters
-    ----------
-    listener : LaunchListener
-    count : int
-    """
+    """Combines several launches into one, and listens to each of them."""
 
     def __init__(self, listener: LaunchListener, count: int) -> None:
         super().__init__(listener)

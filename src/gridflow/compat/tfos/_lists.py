@@ -38,12 +38,8 @@ class NumberList(list[Any]):
 
     It is a full list with all its items. Pickling or copying it gives a plain list.
 
-    Parameters
-    ----------
-    items : iterable
-        With `numbers`: its items as a list, from `numpy.ndarray.tolist`; kept without a copy.
-    numbers : array of shape (n,), optional
-        Ints or floats; must not be changed afterwards.
+    `items`: With `numbers`: its items as a list, from `numpy.ndarray.tolist`; kept without a copy.
+    `numbers` (array of shape (n,)): Ints or floats; must not be changed afterwards.
     """
 
     __slots__ = ("_made", "_numbers")
@@ -124,10 +120,7 @@ def number_lists(rows: np.ndarray) -> list[list[Any]]:
 def pickled(rows: list[Any]) -> bytes:
     """Return pickled rows; `pickle.loads` restores each `NumberList` with its array.
 
-    Raises
-    ------
-    pickle.PicklingError, AttributeError, TypeError
-        As `pickle.dumps`.
+    Raises `pickle.PicklingError`, `AttributeError`, `TypeError`: As `pickle.dumps`.
     """
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)

@@ -31,17 +31,9 @@ _HEAD_BYTES: Final = mmap.PAGESIZE
 class Lent:
     """The feeder's side: slots of equal size.
 
-    Parameters
-    ----------
-    count : int
-        Number of slots.
-    slot_bytes : int
-        A multiple of the page size. A slot takes up memory only once it is written to.
-
-    Attributes
-    ----------
-    free : list of int
-        Indices of the free slots.
+    `count`: Number of slots.
+    `slot_bytes`: A multiple of the page size. A slot takes up memory only once it is written to.
+    `free`: Indices of the free slots.
     """
 
     def __init__(self, count: int, slot_bytes: int) -> None:

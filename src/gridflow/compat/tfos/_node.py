@@ -38,13 +38,7 @@ def run(
 ) -> None:
     """Run a node: register, wait for the other nodes, and call the main function.
 
-    Parameters
-    ----------
-    ctx : TrainingContext
-    meta : dict
-        The cluster's settings from `TFCluster.run`.
-    map_fun : callable
-    tf_args : Namespace, dict or list
+    `meta`: The cluster's settings from `TFCluster.run`.
     """
     job_name, task_index = _job_name(ctx, meta), ctx.task.index
     executor_id = meta["cluster_template"][job_name][task_index]
@@ -181,12 +175,8 @@ def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:
 class _Board:
     """TensorBoard next to a node, at a secret path; it ends with the node's process.
 
-    Parameters
-    ----------
-    host : str
-        The address to serve on.
-    folder : str
-        The folder with the event files.
+    `host`: The address to serve on.
+    `folder`: The folder with the event files.
     """
 
     def __init__(self, host: str, folder: str) -> None:

@@ -16,11 +16,7 @@ class Port:
     TensorFlow's server can listen on the held port because both sockets set ``SO_REUSEPORT``; other
     servers can't.
 
-    Attributes
-    ----------
-    number : int
-    holder : socket or None
-        The socket that holds the port.
+    `holder`: The socket that holds the port.
     """
 
     def __init__(self) -> None:

@@ -32,18 +32,9 @@ _PREDICTED: Final = "__gridflow_predicted"
 class Work:
     """What to predict, and with which model.
 
-    Attributes
-    ----------
-    export_dir : str or None
-        With None, the newest checkpoint in `model_dir` is used.
-    model_dir : str or None
-    tags : tuple of str or None
-    signature : str
-    inputs : tuple of (column, tensor)
-    outputs : tuple of (tensor, column)
-    batch_size : int
-    argv : list of str or None
-    num_gpus : float or None
+    `export_dir`: With None, the newest checkpoint in `model_dir` is used.
+    `inputs`: tuple of (column, tensor).
+    `outputs`: tuple of (tensor, column).
     """
 
     export_dir: str | None

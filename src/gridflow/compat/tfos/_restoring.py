@@ -13,24 +13,11 @@ if TYPE_CHECKING:
 class Restored:
     """A folder's newest checkpoint, restored into a session.
 
-    Parameters
-    ----------
-    model_dir : str
-        The folder, or the checkpoint itself.
-    inputs, outputs : sequence of str
-        Names of tensors in the graph, with or without ``:0``.
-
-    Attributes
-    ----------
-    inputs, outputs : dict of str to tf.Tensor
-        Tensors by name, without ``:0``.
-
-    Raises
-    ------
-    GridflowError
-        If there is no checkpoint, or it has no graph.
-    InvalidArgument
-        If the graph has no such tensor.
+    `model_dir`: The folder, or the checkpoint itself.
+    `inputs`, `outputs`: Names of tensors in the graph, with or without ``:0``.
+    `inputs`, `outputs`: Tensors by name, without ``:0``.
+    Raises `GridflowError`: If there is no checkpoint, or it has no graph.
+    Raises `InvalidArgument`: If the graph has no such tensor.
     """
 
     def __init__(self, model_dir: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:

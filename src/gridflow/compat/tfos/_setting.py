@@ -57,10 +57,8 @@ def check(
 ) -> None:
     """Check a cluster's arguments before anything starts.
 
-    Raises
-    ------
-    InvalidArgument
-        If they don't describe a valid cluster; says what was given and what is allowed.
+    Raises `InvalidArgument`: If they don't describe a valid cluster; says what was given and what
+        is allowed.
     """
     if not callable(map_fun):
         raise InvalidArgument(f"map_fun must be a function of (args, ctx); got {map_fun!r}.")
@@ -110,10 +108,7 @@ def place(cluster_template: Mapping[str, Sequence[int]], executor_id: int) -> tu
 def addresses(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the addresses by job, for nodes sorted by number.
 
-    Raises
-    ------
-    GridflowError
-        If two nodes have the same number.
+    Raises `GridflowError`: If two nodes have the same number.
     """
     found: dict[str, list[str]] = {}
     last = None

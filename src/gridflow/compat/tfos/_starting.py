@@ -42,11 +42,8 @@ def await_nodes(
 ) -> list[dict[str, Any]]:
     """Return the nodes sorted by number, once all have registered.
 
-    Raises
-    ------
-    GridflowError
-        If the job failed. The job has a deadline for each stage of its start, and its errors are
-        more specific than a timeout here.
+    Raises `GridflowError`: If the job failed. The job has a deadline for each stage of its start,
+        and its errors are more specific than a timeout here.
     """
     give_up = time.monotonic() + seconds
     while not server.reservations.done():
@@ -71,14 +68,9 @@ def run_beside(handle: JobHandle, tag: str, work: Callable[[], None]) -> BaseExc
 
     The job is cancelled if the cluster fails.
 
-    Parameters
-    ----------
-    handle : JobHandle
-        The cluster's handle.
-    tag : str
-        Spark job tag, used to cancel the job.
-    work : callable
-        Runs the job.
+    `handle`: The cluster's handle.
+    `tag`: Spark job tag, used to cancel the job.
+    `work`: Runs the job.
     """
     from pyspark.sql import SparkSession
 

@@ -1,7 +1,4 @@
-"""`KerasEstimator`: Keras models trained inside Spark ML's pipelines.
-
-Longer than other modules: a third of it is the reference of all Params, in one place.
-"""
+"""`KerasEstimator`: Keras models trained inside Spark ML's pipelines."""
 
 from __future__ import annotations
 

@@ -29,15 +29,9 @@ _THREADS: Final = 8
 class Catalogue:
     """The contents of a dataset's files, and who reads what.
 
-    Attributes
-    ----------
-    format : Format
-    shares : list of list of Piece
-        The pieces of each rank.
-    counts : DatasetCounts
-        The counts of this rank.
-    digest : str
-        Changes when files, sizes, modification times or rows change.
+    `shares`: The pieces of each rank.
+    `counts`: The counts of this rank.
+    `digest`: Changes when files, sizes, modification times or rows change.
     """
 
     format: Format
@@ -48,7 +42,6 @@ class Catalogue:
 
     @property
     def rows(self) -> list[int]:
-        """Rows of each rank."""
         return [sum(piece.rows for piece in share) for share in self.shares]
 
     def reader(self) -> FileReader:
@@ -70,21 +63,11 @@ def catalogue(
 ) -> Catalogue:
     """Inspect the files, and divide them among the ranks.
 
-    Parameters
-    ----------
-    format : Format
-    rank, ranks : int
-        This rank, and the number of ranks.
-    gather : callable, optional
-        Takes this rank's bytes and returns those of all ranks. Without it, each rank inspects all
-        files itself.
-
-    Raises
-    ------
-    DataError
-        The ranks see different files, or there are fewer rows than ranks.
-    SchemaError
-        A column is missing, or can't be fed.
+    `rank`, `ranks`: This rank, and the number of ranks.
+    `gather`: Takes this rank's bytes and returns those of all ranks. Without it, each rank inspects
+        all files itself.
+    Raises `DataError`: The ranks see different files, or there are fewer rows than ranks.
+    Raises `SchemaError`: A column is missing, or can't be fed.
     """
     descriptions = described(format, rank, ranks, gather)
     format.peek(descriptions)

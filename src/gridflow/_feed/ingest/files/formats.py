@@ -26,12 +26,8 @@ __all__ = ["Description", "Format", "Stretch"]
 class Stretch:
     """A piece of one file, before it is assigned to ranks.
 
-    Attributes
-    ----------
-    place, size : int
-        See `gridflow._feed.ingest.files.shares.Piece`.
-    rows_in, rows : int
-        Rows in the piece, and those that remain after dropping rows with nulls.
+    `place`, `size`: See `gridflow._feed.ingest.files.shares.Piece`.
+    `rows_in`, `rows`: Rows in the piece, and those that remain after dropping rows with nulls.
     """
 
     place: int
@@ -44,15 +40,9 @@ class Stretch:
 class Description:
     """The contents of one file. Consists of JSON types: ranks exchange it.
 
-    Attributes
-    ----------
-    stretches : tuple of Stretch
-    types : dict of str to str
-        Types of the columns that are read.
-    nulls : dict of str to int
-        Dropped rows with a null, by column.
-    is_divisible : bool
-        See `gridflow._feed.ingest.files.shares.Piece`.
+    `types`: Types of the columns that are read.
+    `nulls`: Dropped rows with a null, by column.
+    `is_divisible`: See `gridflow._feed.ingest.files.shares.Piece`.
     """
 
     stretches: tuple[Stretch, ...]
@@ -64,21 +54,10 @@ class Description:
 class Format(ABC):
     """The files of one dataset, and how to read them.
 
-    Parameters
-    ----------
-    files : sequence of FoundFile
-    dataset : str
-        The name, for errors.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        As returned by `gridflow._feed.normalize.normalise`. Set by `peek`.
-    specs : dict
-    row_bytes : dict of str to int
-        Approximate bytes per row, by column.
-    left_out : dict
-        Columns that can't be fed, with the reason.
+    `dataset`: The name, for errors.
+    `schema`: As returned by `gridflow._feed.normalize.normalise`. Set by `peek`.
+    `row_bytes`: Approximate bytes per row, by column.
+    `left_out`: Columns that can't be fed, with the reason.
     """
 
     schema: pa.Schema

@@ -20,11 +20,7 @@ def is_cached(path: str, first: int, last: int) -> bool:
     files never count as cached. They must not be mapped: a read error would end the process with
     SIGBUS instead of raising an error.
 
-    Parameters
-    ----------
-    path : str
-    first, last : int
-        The range, in bytes; the last byte is excluded.
+    `first`, `last`: The range, in bytes; the last byte is excluded.
     """
     at_once = getattr(os, "RWF_NOWAIT", None)
     if at_once is None:  # not Linux

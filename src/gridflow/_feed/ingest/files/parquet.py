@@ -33,15 +33,9 @@ _FOOTERS_KEPT: Final = 256
 class ParquetFiles(Format):
     """Columns of Parquet files.
 
-    Parameters
-    ----------
-    files : sequence of FoundFile
-    dataset : str
-    columns : sequence of str
-        The columns to read; empty: nothing is read, and all columns count as bytes.
-    options : FeedOptions
-        The rule for nulls. With ``"drop"``, row groups that may have some are read once more, to
-        count the remaining rows.
+    `columns`: The columns to read; empty: nothing is read, and all columns count as bytes.
+    `options`: The rule for nulls. With ``"drop"``, row groups that may have some are read once
+        more, to count the remaining rows.
     """
 
     def __init__(

@@ -33,26 +33,13 @@ _THREADS: Final = 2
 class FileReader:
     """Reads one rank's pieces of a dataset's files. Replaces a `SpoolReader`.
 
-    Parameters
-    ----------
-    dataset : str
-        The name.
-    pieces : sequence of Piece
-        Each is a chunk.
-    format : Format
-        The files' format.
-
-    Attributes
-    ----------
-    chunk_rows : tuple of int
-    specs : dict
-        Element type and shape of the columns that are read.
-    schema : pyarrow.Schema
-        The same columns, as in a spool.
-    left_out : dict
-        Columns that can't be fed, and why.
-    chunks_together : int
-        See `gridflow._feed.plan.epochs.BatchPlan`.
+    `dataset`: The name.
+    `pieces`: Each is a chunk.
+    `format`: The files' format.
+    `specs`: Element type and shape of the columns that are read.
+    `schema`: The same columns, as in a spool.
+    `left_out`: Columns that can't be fed, and why.
+    `chunks_together`: See `gridflow._feed.plan.epochs.BatchPlan`.
     """
 
     def __init__(self, dataset: str, pieces: Sequence[Piece], format: Format) -> None:  # noqa: A002 (what it is)

@@ -19,20 +19,13 @@ _TOLERANCE: Final = 0.05
 class Piece:
     """A unit that is read at once, by one rank or several.
 
-    Attributes
-    ----------
-    file : int
-        The file's index in the list of all files.
-    place : int
-        Position in the file: the number of a row group, or the byte offset of the first record.
-    size : int
-        Bytes.
-    rows : int
-        Rows of the piece that are read.
-    first : int
-        Rows of the piece before them.
-    is_divisible : bool
-        Whether several ranks may read a part each.
+    `file`: The file's index in the list of all files.
+    `place`: Position in the file: the number of a row group, or the byte offset of the first
+        record.
+    `size`: Bytes.
+    `rows`: Rows of the piece that are read.
+    `first`: Rows of the piece before them.
+    `is_divisible`: Whether several ranks may read a part each.
     """
 
     file: int
@@ -50,11 +43,7 @@ def share_out(pieces: Sequence[Piece], ranks: int) -> list[list[Piece]]:
     pieces stay whole if that changes a rank's share by no more than a twentieth. Otherwise whole
     pieces are assigned, the largest first, each to the rank that has the least so far.
 
-    Parameters
-    ----------
-    pieces : sequence of Piece
-        In the order of the files.
-    ranks : int
+    `pieces`: In the order of the files.
     """
     if ranks == 1:
         return [list(pieces)]

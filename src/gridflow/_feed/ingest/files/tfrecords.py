@@ -53,18 +53,10 @@ _NAMES: Final = {"none": "", "gzip": "GZIP", "deflate": "ZLIB"}
 class RecordFiles(Format):
     """Features of Examples in TFRecord files.
 
-    Parameters
-    ----------
-    files : sequence of FoundFile
-    dataset : str
-    columns : sequence of str
-        The features that are read.
-    spec : mapping of str to tf.io.FixedLenFeature, optional
-        As for ``tf.io.parse_example``; default: inferred from the first 100 records.
-    compression : {'none', 'gzip', 'deflate'}, optional
-        Default: by each file's suffix.
-    folder : Path
-        For copies of remote files.
+    `columns`: The features that are read.
+    `spec`: As for ``tf.io.parse_example``; default: inferred from the first 100 records.
+    `compression` ({'none', 'gzip', 'deflate'}): Default: by each file's suffix.
+    `folder`: For copies of remote files.
     """
 
     def __init__(

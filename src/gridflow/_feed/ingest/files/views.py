@@ -47,11 +47,7 @@ def footer_for_views(footer: pq.FileMetaData) -> pq.FileMetaData:
 def long_columns(group: pq.RowGroupMetaData, schema: pa.Schema) -> Sequence[str]:
     """Return the columns of bytes with 16 KiB per row or more, outside structs.
 
-    Parameters
-    ----------
-    group : pyarrow.parquet.RowGroupMetaData
-    schema : pyarrow.Schema
-        Of the columns that are read.
+    `schema`: Of the columns that are read.
     """
     if not AS_VIEWS:
         return ()

@@ -69,7 +69,6 @@ def _patch() -> None:
 
 
 def fix() -> Patch:
-    """Return the patch."""
     return Patch(
         "building draws no batch",
         "keras",

@@ -13,10 +13,7 @@ from gridflow.errors import InvalidArgument
 def check_scope(dataset: Any, strategy: Any) -> None:
     """Reject a model that doesn't belong to the strategy that distributed its data.
 
-    Raises
-    ------
-    InvalidArgument
-        The model was created outside the strategy's scope.
+    Raises `InvalidArgument`: The model was created outside the strategy's scope.
     """
     made_by = getattr(dataset, "_strategy", None)
     is_distributed = isinstance(dataset, tf.distribute.DistributedDataset)
@@ -34,17 +31,9 @@ def endless(dataset: Any, distributed: Any) -> Any:
     This concerns datasets that workers read on their own, which end with the worker's epoch: Keras
     would end the training there. The user's own datasets keep their end, as in one process.
 
-    Parameters
-    ----------
-    dataset
-        As passed to ``fit``.
-    distributed
-        Keras's distributed version of it.
-
-    Returns
-    -------
-    tf.data.Dataset or None
-        None if the dataset is left unchanged.
+    `dataset`: As passed to ``fit``.
+    `distributed`: Keras's distributed version of it.
+    Returns: None if the dataset is left unchanged.
     """
     is_plain = isinstance(distributed, tf.data.Dataset) and view_of(dataset) is not None
     return distributed.repeat() if is_plain else None

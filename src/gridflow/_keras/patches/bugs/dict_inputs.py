@@ -74,7 +74,6 @@ def _patch() -> None:
 
 
 def fix() -> Patch:
-    """Return the patch."""
     return Patch(
         "inputs by name",
         "keras",

@@ -100,7 +100,6 @@ class _Batches(tf.data.Iterator):  # type: ignore[misc]
         self.is_asked = False
 
     def get_next(self) -> Any:
-        """Return the batch."""
         return self.batch
 
     __next__ = get_next

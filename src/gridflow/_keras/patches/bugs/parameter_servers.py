@@ -33,7 +33,6 @@ class _SharedNative(ps_values.AggregatingVariable):  # type: ignore[misc]
         """Hold no variable."""
 
     def assign_add(self, *_: Any, **__: Any) -> None:
-        """Add in one operation."""
         self.is_added_to = True
 
 

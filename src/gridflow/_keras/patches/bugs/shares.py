@@ -30,15 +30,9 @@ _state = threading.local()
 class ReplicaPart:
     """One replica's part of the batch of a step.
 
-    Parameters
-    ----------
-    rows : float or tensor
-        Rows in it.
-    add_up : callable
-        Returns the sums of some numbers over all replicas, each of which must call it. Numbers of a
-        part without rows are ignored: it may hold a placeholder row.
-    is_reachable : callable, optional
-        Whether the other replicas can be asked at this point of the step.
+    `add_up`: Returns the sums of some numbers over all replicas, each of which must call it.
+        Numbers of a part without rows are ignored: it may hold a placeholder row.
+    `is_reachable`: Whether the other replicas can be asked at this point of the step.
     """
 
     def __init__(
@@ -61,10 +55,8 @@ class ReplicaPart:
     def density(self, counted: Any, entries: Any) -> Any:
         """Return the average count per entry of the whole batch.
 
-        Parameters
-        ----------
-        counted, entries : tensor
-            The values of this part: a sum of weights or of a mask, and its number of entries.
+        `counted`, `entries`: The values of this part: a sum of weights or of a mask, and its number
+            of entries.
         """
         counted, entries = self._add_up([counted, entries])
         return counted / entries

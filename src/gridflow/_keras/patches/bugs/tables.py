@@ -25,8 +25,7 @@ class _Table(DistributedTable):  # type: ignore[misc]
         """Make no copies."""
         self._coordinator_instance = SimpleNamespace(resource_handle=None)
 
-    def _maybe_build_distributed_table(self) -> None:
-        """Need none."""
+    def _maybe_build_distributed_table(self) -> None: ...
 
 
 def _branches_are_not_told() -> bool:
@@ -53,7 +52,6 @@ def _patch() -> None:
 
 
 def fix(flavour: str) -> Patch:
-    """Return the patch for a flavour of Keras."""
     return Patch(
         "lookup tables in branches",
         flavour,

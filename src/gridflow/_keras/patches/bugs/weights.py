@@ -48,7 +48,6 @@ def _patch() -> None:
 
 
 def fix() -> Patch:
-    """Return the patch."""
     return Patch(
         "weights by name",
         "keras",

@@ -11,10 +11,7 @@ from gridflow.errors import InvalidArgument
 def check_xla(strategy: Any) -> None:
     """Reject XLA if it would have to sum gradients of several replicas on CPUs.
 
-    Raises
-    ------
-    InvalidArgument
-        The strategy has several replicas, on CPUs.
+    Raises `InvalidArgument`: The strategy has several replicas, on CPUs.
     """
     if (
         group.is_of(strategy) or strategy.num_replicas_in_sync == 1
@@ -32,10 +29,7 @@ def check_xla(strategy: Any) -> None:
 def check_optimizer(optimizer: Any, strategy: Any) -> None:
     """Reject an optimizer that was created outside the model's scope.
 
-    Raises
-    ------
-    InvalidArgument
-        It belongs to another strategy.
+    Raises `InvalidArgument`: It belongs to another strategy.
     """
     made_for = getattr(optimizer, "_distribution_strategy", None)
     if made_for is not None and made_for is not strategy and strategy.num_replicas_in_sync > 1:

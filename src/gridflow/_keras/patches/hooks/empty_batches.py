@@ -32,11 +32,7 @@ _KINDS: Final = ("train", "test")
 def keras3_hook(trainer: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     """Return the hook for the trainer of Keras 3.
 
-    Parameters
-    ----------
-    trainer : type
-    variables_of : callable
-        Returns the variables of a model's metrics.
+    `variables_of`: Returns the variables of a model's metrics.
     """
 
     def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
@@ -61,13 +57,8 @@ def keras3_hook(trainer: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
 def tf_keras_hook(model: Any, handler: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     """Return the hook for the models of tf_keras, whose functions look their step up when traced.
 
-    Parameters
-    ----------
-    model : type
-    handler : type
-        The class that handles their data.
-    variables_of : callable
-        Returns the variables of a model's metrics.
+    `handler`: The class that handles their data.
+    `variables_of`: Returns the variables of a model's metrics.
     """
 
     def with_step(kind: str) -> Callable[..., Any]:

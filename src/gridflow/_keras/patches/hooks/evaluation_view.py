@@ -38,15 +38,10 @@ def patch(
 ) -> None:
     """Make ``fit`` (for validation), ``evaluate`` and ``predict`` use each row once.
 
-    Parameters
-    ----------
-    cls : type
-        Of models.
-    signatures : type
-        The class in which these methods have all their parameters by name.
-    evaluating, predicting : callable
-        Context managers around the original call; they get the model and the `EvaluationView`. What
-        ``predicting`` yields is applied to the predictions.
+    `cls`: Of models.
+    `signatures`: The class in which these methods have all their parameters by name.
+    `evaluating`, `predicting`: Context managers around the original call; they get the model and
+        the `EvaluationView`. What ``predicting`` yields is applied to the predictions.
     """
 
     def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -96,10 +91,7 @@ def patch(
 def _refuse_derived(data: Any, name: str) -> None:
     """Reject what is made of a dataset whose ranks have different numbers of rows.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't known which rows count.
+    Raises `InvalidArgument`: It isn't known which rows count.
     """
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is None or not isinstance(data, tensorflow.data.Dataset):
@@ -118,10 +110,7 @@ def _refuse_derived(data: Any, name: str) -> None:
 def _check_rows(model: Any, data: Any, way_out: str) -> None:
     """Reject batches of several sizes for a model with a fixed batch size.
 
-    Raises
-    ------
-    InvalidArgument
-        The message says what to do.
+    Raises `InvalidArgument`: The message says what to do.
     """
     wanted = {each.shape[0] for each in getattr(model, "inputs", None) or ()} - {None}
     if not wanted or not hasattr(data, "element_spec"):  # arrays, of other backends

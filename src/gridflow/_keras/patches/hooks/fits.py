@@ -47,12 +47,8 @@ _OCCASIONS: Final = (
 def hook(trainer: Any, callback_list: Any) -> Hook:
     """Return the hook of a flavour.
 
-    Parameters
-    ----------
-    trainer : type
-        Of the models, with ``fit``, ``evaluate`` and ``predict``.
-    callback_list : type
-        The class that calls their callbacks.
+    `trainer`: Of the models, with ``fit``, ``evaluate`` and ``predict``.
+    `callback_list`: The class that calls their callbacks.
     """
 
     def install() -> None:

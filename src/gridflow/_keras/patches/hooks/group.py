@@ -43,14 +43,9 @@ def same_weights(
 
     Keras leaves this to the user.
 
-    Parameters
-    ----------
-    cls : type
-        The backend's trainer.
-    broadcast : callable
-        Sets a list of variables to the chief's values. Called by all ranks.
-    concerns : callable
-        Whether there are several processes.
+    `cls`: The backend's trainer.
+    `broadcast`: Sets a list of variables to the chief's values. Called by all ranks.
+    `concerns`: Whether there are several processes.
     """
 
     def install() -> None:

@@ -29,15 +29,10 @@ def hook(
 ) -> Hook:
     """Return the hook for a backend.
 
-    Parameters
-    ----------
-    cls : type
-        The backend's trainer.
-    alone : callable
-        Context manager around an evaluation; gets a model and the `ArrayOnce`. It yields a function
-        that turns the logs of this rank's last step into the results of all ranks.
-    predicting_alone : callable
-        The same, around a prediction.
+    `cls`: The backend's trainer.
+    `alone`: Context manager around an evaluation; gets a model and the `ArrayOnce`. It yields a
+        function that turns the logs of this rank's last step into the results of all ranks.
+    `predicting_alone`: The same, around a prediction.
     """
 
     def install() -> None:

@@ -50,16 +50,8 @@ def listen(listener: Callable[[bool], None]) -> None:
 def coming_steps(data: Any, first: int = 0) -> Iterator[int] | None:
     """Return the steps of an epoch one by one, or None if their number is known.
 
-    Parameters
-    ----------
-    data : keras.src.trainers.epoch_iterator.EpochIterator
-    first : int
-        The step with which the epoch continues.
-
-    Raises
-    ------
-    InvalidArgument
-        The fit needs another kind of steps.
+    `first`: The step with which the epoch continues.
+    Raises `InvalidArgument`: The fit needs another kind of steps.
     """
     source = _source_of(data)
     if source is None or data._num_batches:

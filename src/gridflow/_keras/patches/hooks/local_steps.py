@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 class Averages:
     """The averages of one model over all ranks, and the steps between them.
 
-    Parameters
-    ----------
-    model : keras.Model
-        Of a ``MultiWorkerMirroredStrategy``.
-    options : LocalSteps
+    `model`: Of a ``MultiWorkerMirroredStrategy``.
     """
 
     def __init__(self, model: Any, options: LocalSteps) -> None:
@@ -211,10 +207,7 @@ def hook() -> Hook:
 def refusal(model: Any) -> Hook:
     """Return the hook of tf_keras, which has no such steps.
 
-    Parameters
-    ----------
-    model : type
-        The class with ``fit``.
+    `model`: The class with ``fit``.
     """
 
     def refused(*_: Any, **__: Any) -> None:

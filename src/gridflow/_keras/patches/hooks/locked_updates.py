@@ -42,17 +42,7 @@ class _Round:
 
 
 def lock_updates(strategy: Any) -> Any:
-    """Make ``strategy.extended.update``, which all optimizers use, hold the variable's mutex.
-
-    Parameters
-    ----------
-    strategy : tf.distribute.ParameterServerStrategy
-
-    Returns
-    -------
-    tf.distribute.ParameterServerStrategy
-        The same.
-    """
+    """Make ``strategy.extended.update``, which all optimizers use, hold the variable's mutex."""
     extended = strategy.extended
     original = part(extended, "_update")
 

@@ -49,12 +49,8 @@ def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
 
     It uses counted numbers: a seeded operation would start over in each epoch.
 
-    Parameters
-    ----------
-    strategy : tf.distribute.Strategy
-        The strategy that trains the model.
-    random : module
-        The module whose ``shuffle`` Keras calls in a dataset's function.
+    `strategy`: The strategy that trains the model.
+    `random`: The module whose ``shuffle`` Keras calls in a dataset's function.
     """
     if not _is_of_several_workers(strategy) or _is_seeded():
         yield
@@ -84,12 +80,8 @@ def shuffled_alike(strategy: Any, random: Any) -> Iterator[None]:
 def say_what_differs(data: Any, strategy: Any) -> None:
     """Log once if a fit's batches have other rows than those of a single process.
 
-    Parameters
-    ----------
-    data
-        As passed to ``fit``.
-    strategy : tf.distribute.Strategy
-        The strategy that trains the model.
+    `data`: As passed to ``fit``.
+    `strategy`: The strategy that trains the model.
     """
     if not isinstance(data, tf.data.Dataset) or not _is_of_several_workers(strategy):
         return

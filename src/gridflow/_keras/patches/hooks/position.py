@@ -38,16 +38,10 @@ _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 class FitStart:
     """Where a fit resumes.
 
-    Attributes
-    ----------
-    epoch, step : int
-        The epoch, and its completed steps.
-    skip : int
-        Batches to read and drop, for data that can't start elsewhere.
-    dealt : mapping, optional
-        Which rows are done, if that isn't the same number on each rank (`Held`).
-    ready : callable, optional
-        Called when the data have come to that place.
+    `epoch`, `step`: The epoch, and its completed steps.
+    `skip`: Batches to read and drop, for data that can't start elsewhere.
+    `dealt`: Which rows are done, if that isn't the same number on each rank (`Held`).
+    `ready`: Called when the data have come to that place.
     """
 
     epoch: int
@@ -67,15 +61,8 @@ class FitStart:
 class Held:
     """Stands for the data of a fit that isn't Keras's own.
 
-    Parameters
-    ----------
-    spec
-        The spec of its batches.
-
-    Attributes
-    ----------
-    dealt : callable or None
-        Returns which rows of the epoch are done, for a checkpoint.
+    `spec`: The spec of its batches.
+    `dealt`: Returns which rows of the epoch are done, for a checkpoint.
     """
 
     dealt: Callable[[], dict[str, Any]] | None = None
@@ -192,10 +179,7 @@ def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
     These must be read again from data that can't start elsewhere. With ``steps_per_epoch`` an
     iterator spans epochs: Keras uses it until it ends.
 
-    Parameters
-    ----------
-    step, batches : int
-        Completed steps of the epoch and of the whole fit.
+    `step`, `batches`: Completed steps of the epoch and of the whole fit.
     """
     a_pass = steps_of_a_pass(model)
     if a_pass is not None:

@@ -14,10 +14,7 @@ from gridflow._keras.patches.registry import Hook
 def gather(trainer: Any) -> None:
     """Make the models of a flavour return the predictions of all ranks, by rank, on each.
 
-    Parameters
-    ----------
-    trainer : module
-        With ``reduce_per_replica``, which they call in each step.
+    `trainer`: With ``reduce_per_replica``, which they call in each step.
     """
 
     def reduce_per_replica(original: Any, values: Any, strategy: Any, reduction: str) -> Any:
@@ -31,10 +28,7 @@ def gather(trainer: Any) -> None:
 def in_order(cls: Any) -> Hook:
     """Return the hook of a flavour's models, for rows from files.
 
-    Parameters
-    ----------
-    cls : type
-        The model class, with ``predict``.
+    `cls`: The model class, with ``predict``.
     """
 
     def predict(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,12 +20,8 @@ _said: Final[set[type]] = set()
 def hook(base: Any, flavour: str) -> Hook:
     """Return the hook.
 
-    Parameters
-    ----------
-    base : type
-        The class whose ``compile`` models inherit.
-    flavour : str
-        The Keras package.
+    `base`: The class whose ``compile`` models inherit.
+    `flavour`: The Keras package.
     """
 
     def install() -> None:

@@ -21,10 +21,7 @@ _INSIDE: Final = "with ctx.strategy.scope(): model = …; model.compile(…)"
 def hook(cls: Any) -> Hook:
     """Return the hook that rejects a flavour's models created outside the group's strategy.
 
-    Parameters
-    ----------
-    cls : type
-        The model class, with ``fit`` and ``train_on_batch``.
+    `cls`: The model class, with ``fit`` and ``train_on_batch``.
     """
 
     def install() -> None:
@@ -42,10 +39,8 @@ def _train_the_groups(train: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
 def check(model: Any) -> None:
     """Reject a model that isn't the group's, unless it may be trained alone.
 
-    Raises
-    ------
-    InvalidArgument
-        The model, or one of its layers, was created outside the group's strategy.
+    Raises `InvalidArgument`: The model, or one of its layers, was created outside the group's
+        strategy.
     """
     group = runtime.group()
     if group is None or not _is_shared(group) or runtime.is_alone():

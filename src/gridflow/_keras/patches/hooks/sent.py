@@ -135,7 +135,6 @@ def _update_in_loops() -> None:
 
 
 def hooks() -> tuple[Hook, ...]:
-    """Return the hooks."""
     return (
         Hook("fit under parameter servers is ctx.fit", _send),
         Hook("loops under parameter servers update in any order", _update_in_loops),

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     """Return the hook for a flavour's models.
 
-    Parameters
-    ----------
-    cls : type
-        The model class, with ``fit``, ``evaluate`` and ``predict``.
-    variables_of : callable
-        Returns the variables of a model's metrics.
+    `cls`: The model class, with ``fit``, ``evaluate`` and ``predict``.
+    `variables_of`: Returns the variables of a model's metrics.
     """
 
     def install() -> None:
@@ -97,16 +93,10 @@ def without_a_trace(
 ) -> Callable[[Any], Any]:
     """Return a step that takes empty batches, of which metrics don't notice.
 
-    Parameters
-    ----------
-    step : callable
-        Keras's, which takes a batch.
-    fill : callable
-        Returns a batch with a row added if it was empty, and whether it was empty; None: the step
-        takes the batch as it is.
-    model
-    variables_of : callable
-        Returns the variables of a model's metrics.
+    `step`: Keras's, which takes a batch.
+    `fill`: Returns a batch with a row added if it was empty, and whether it was empty; None: the
+        step takes the batch as it is.
+    `variables_of`: Returns the variables of a model's metrics.
     """
 
     @functools.wraps(step)

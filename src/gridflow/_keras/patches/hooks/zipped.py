@@ -65,5 +65,4 @@ def _install() -> None:
 
 
 def hook() -> Hook:
-    """Return the hook."""
     return Hook("datasets of rows aren't zipped without a word", _install)
