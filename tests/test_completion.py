@@ -55,7 +55,7 @@ def complete(script, *words, cwd):
     ("words", "some"),
     [
         (("d",), {"doctor"}),
-        (("re",), {"render"}),
+        (("re",), {"render", "replay"}),
         (("template", ""), {"render"}),
         (("tfrecord", "co"), {"convert", "count"}),
         (("render", "-t", "sw"), {"swarm"}),

@@ -275,6 +275,14 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     )
     _json(parser)
     _calls(parser, "gridflow._coordinator.folders", "command")
+    parser = subcommands.add_parser(
+        "replay",
+        help="tell how a job went, decision by decision",
+        description="Print what a job's driver was told and what it decided, from the log in the "
+        "job's folder, and where this version of gridflow would decide otherwise.",
+    )
+    parser.add_argument("folder", metavar="JOB_DIR", help="see 'gridflow jobs'")
+    _calls(parser, "gridflow._coordinator.stimuli", "command")
 
 
 def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:

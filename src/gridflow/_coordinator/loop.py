@@ -18,12 +18,12 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.folders import ELSEWHERE
-from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._coordinator.stimuli import RecordedMachine
 from gridflow._coordinator.stream_control import StreamControl
 from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
@@ -93,14 +93,17 @@ class JobRun:
         )
         #: For those who push rows.
         self.streams = StreamControl(self._desk, self._checkpoints)
-        self._machine = JobMachine(
+        self._recorded = RecordedMachine(
+            job.job_dir,
             spec.parts,
+            training.strategy,
             spec.deadlines,
             job.restart,
             needs=needed(training.backend, training.strategy),
             environment=describe(),
             start_timeout=spec.start_timeout,
         )
+        self._machine = self._recorded.machine
         self._latest: CommittedCheckpoint | None = None
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
@@ -133,6 +136,7 @@ class JobRun:
     def close(self) -> None:
         """Release the checkpoints' folder; then close logs and output. Warn of what went wrong."""
         self._clean_up("can't release checkpoint_dir=", self._checkpoints.close)
+        self._clean_up("can't close the log of decisions", self._recorded.close)
         self._clean_up("can't close the logs", self._console.close)
         for words in self._console.warnings:
             with contextlib.suppress(Warning):  # if the user turns warnings into errors
@@ -349,22 +353,22 @@ class JobRun:
     def _loop(self, payload: AgentPayload) -> None:
         last_tick = self._clock.now()
         self._clock.take_standstill()  # pauses before the job don't count
-        todo = self._machine.begin(last_tick)
+        todo = self._recorded.begin(last_tick)
         while self._finish is None:
             for instruction in todo:
                 self._carry_out(instruction, payload)
             event = self._next_event()
             self._note_standstill(event.at)
-            todo = self._machine.handle(event)
+            todo = self._recorded.handle(event)
             if not isinstance(event, ev.Tick) and event.at - last_tick > _TICK_SECONDS:
                 # However busy the agents are, deadlines are checked: as of this event, since
                 # later ones are still to be handled.
                 last_tick = event.at
-                todo = todo + self._machine.handle(ev.Tick(last_tick))
+                todo = todo + self._recorded.handle(ev.Tick(last_tick))
             if isinstance(event, ev.Tick):
                 self._look_for_obstacles(event.at)
             if (lost := self._checkpoints.lost) is not None:
-                todo = todo + self._machine.handle(ev.DriverFailed(event.at, lost))
+                todo = todo + self._recorded.handle(ev.DriverFailed(event.at, lost))
             self._note_move()
 
     def _note_standstill(self, at: float) -> None:
@@ -372,7 +376,7 @@ class JobRun:
         seconds = self._clock.take_standstill()
         if not seconds:
             return
-        self._machine.handle(ev.DriverStoodStill(at, seconds))
+        self._recorded.handle(ev.DriverStoodStill(at, seconds))
         limit = self.job.spec.deadlines.heartbeat
         # Before any heartbeat is due, the loop may have waited for the launch itself.
         if seconds >= limit and self._machine.phase is not Phase.GATHERING:
