@@ -55,7 +55,7 @@ def complete(script, *words, cwd):
     ("words", "some"),
     [
         (("d",), {"doctor"}),
-        (("re",), {"render", "replay"}),
+        (("re",), {"render", "replay", "report"}),
         (("template", ""), {"render"}),
         (("tfrecord", "co"), {"convert", "count"}),
         (("render", "-t", "sw"), {"swarm"}),

@@ -283,6 +283,29 @@ def _add_jobs(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("folder", metavar="JOB_DIR", help="see 'gridflow jobs'")
     _calls(parser, "gridflow._coordinator.stimuli", "command")
+    parser = subcommands.add_parser(
+        "report",
+        help="write a job's page: tasks, where time goes, curves, events, logs",
+        description="Write one HTML file that loads nothing from elsewhere, also of a job that "
+        "runs. By default of the latest job in the temporary folder.",
+    )
+    parser.add_argument("folder", nargs="?", metavar="JOB_DIR", help="see 'gridflow jobs'")
+    parser.add_argument("-o", "--output", metavar="FILE", help="JOB_DIR/report.html by default")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="write it again until the job has ended"
+    )
+    _calls(parser, "gridflow._coordinator.report", "command")
+    parser = subcommands.add_parser(
+        "top",
+        help="show a job in the terminal until it has ended",
+        description="Show tasks, rows per second, where time goes and the last events. By default "
+        "of the latest job in the temporary folder.",
+    )
+    parser.add_argument("folder", nargs="?", metavar="JOB_DIR", help="see 'gridflow jobs'")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="N", help="between two looks; 2 by default"
+    )
+    _calls(parser, "gridflow._coordinator.report", "top")
 
 
 def _add_environments(subcommands: Subparsers[argparse.ArgumentParser]) -> None:

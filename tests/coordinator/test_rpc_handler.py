@@ -13,6 +13,7 @@ import pytest
 from gridflow._coordinator import events as ev
 from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
+from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._spec.cluster import Task
 from gridflow._spec.tasks import parts_of
@@ -31,7 +32,8 @@ class Heard:
     def __init__(self, folder, logs="all"):
         console = Console(TASKS, folder / "logs", logs=logs, progress=False)
         parts = parts_of(TASKS, "none")
-        self.desk = RpcHandler(parts, folder, CheckpointStore(folder / "checkpoints"), console)
+        store, journal = CheckpointStore(folder / "checkpoints"), Journal(folder)
+        self.desk = RpcHandler(parts, folder, store, console, journal)
         self.console = console
         self.desk.new_launch(1)
         self._sent = 0

@@ -10,6 +10,7 @@ from stories import ENVIRONMENT
 from gridflow import cli, errors
 from gridflow._coordinator import events as ev
 from gridflow._coordinator import stimuli
+from gridflow._coordinator.journal import NAME, Journal
 from gridflow._coordinator.policies import MaxRestarts
 from gridflow._spec.cluster import Task
 from gridflow._spec.exits import Exit
@@ -22,17 +23,19 @@ from gridflow._wire.headers import Registration, Sender
 AGENTS = [Sender(rank, f"agent-{rank}", 1) for rank in (0, 1)]
 
 
-def record(folder, events, restarts=1):
-    """Record a job of two workers; return its instructions."""
+def record(folder, events, restarts=1, then=lambda journal: None):
+    """Record a job of two workers, and more into its journal; return its instructions."""
     parts = parts_of([Task("worker", 0), Task("worker", 1)], "none")
     about = {"needs": (), "environment": ENVIRONMENT, "start_timeout": 100.0}
+    journal = Journal(folder)
     machine = stimuli.RecordedMachine(
-        folder, parts, "none", Deadlines(heartbeat=60, step=50), MaxRestarts(restarts), **about
+        journal, parts, "none", Deadlines(heartbeat=60, step=50), MaxRestarts(restarts), **about
     )
     todo = machine.begin(0.0)
     for event in events:
         todo += machine.handle(event)
-    machine.close()
+    then(journal)
+    journal.close()
     return todo
 
 
@@ -90,14 +93,14 @@ def test_a_replay_tells_what_happened_and_what_was_decided(tmp_path, capsys):
     found = [story.index(each) for each in words]
     assert found == sorted(found)
     # 200 ticks and three signs of life are two lines.
-    lines = [json.loads(line) for line in (tmp_path / stimuli.NAME).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / NAME).read_text().splitlines()]
     assert sum("usual" in line for line in lines) <= 3
     assert len(lines) < 20
 
 
 def test_a_replay_says_where_this_version_decides_otherwise(tmp_path):
     record(tmp_path, [*started(), failed(3.0, 0, "no"), failed(3.0, 1, "no")])
-    path = tmp_path / stimuli.NAME
+    path = tmp_path / NAME
     path.write_text(path.read_text().replace("send clear to all", "send flowers to all"))
     story = "\n".join(stimuli.replay(tmp_path))
     assert "send flowers to all" in story
@@ -137,12 +140,12 @@ def test_errors_come_back_by_type_and_words():
 @pytest.mark.parametrize("content", [None, "", "[]", '{"tasks": ["worker:x"]}', "no JSON"])
 def test_a_folder_without_a_log_is_refused(tmp_path, content, capsys):
     if content is not None:
-        (tmp_path / stimuli.NAME).write_text(content)
+        (tmp_path / NAME).write_text(content)
     assert cli.main(["replay", str(tmp_path)]) == Exit.USAGE
-    assert "log of a job" in capsys.readouterr().err
+    assert "journal" in capsys.readouterr().err
 
 
 def test_a_full_disk_costs_the_log_and_not_the_job(tmp_path):
-    (tmp_path / stimuli.NAME).symlink_to("/dev/full")
+    (tmp_path / NAME).symlink_to("/dev/full")
     todo = record(tmp_path, [*started(), ev.Interrupted(3.0), ev.LaunchEnded(4.0, 1)])
     assert todo[-1] == ev.Finish(None, interrupted=True)

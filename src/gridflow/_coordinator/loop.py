@@ -18,6 +18,7 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.folders import ELSEWHERE
+from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
 from gridflow._coordinator.record import Ending, Outcome
@@ -88,13 +89,20 @@ class JobRun:
             raise
         # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
+        self._journal = Journal(job.job_dir)
         self._desk = RpcHandler(
-            spec.parts, job.job_dir, self._checkpoints, self._console, job.left_out, self._clock
+            spec.parts,
+            job.job_dir,
+            self._checkpoints,
+            self._console,
+            self._journal,
+            job.left_out,
+            self._clock,
         )
         #: For those who push rows.
         self.streams = StreamControl(self._desk, self._checkpoints)
         self._recorded = RecordedMachine(
-            job.job_dir,
+            self._journal,
             spec.parts,
             training.strategy,
             spec.deadlines,
@@ -136,7 +144,7 @@ class JobRun:
     def close(self) -> None:
         """Release the checkpoints' folder; then close logs and output. Warn of what went wrong."""
         self._clean_up("can't release checkpoint_dir=", self._checkpoints.close)
-        self._clean_up("can't close the log of decisions", self._recorded.close)
+        self._clean_up("can't close the journal", self._journal.close)
         self._clean_up("can't close the logs", self._console.close)
         for words in self._console.warnings:
             with contextlib.suppress(Warning):  # if the user turns warnings into errors

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from gridflow._coordinator.checkpoints import CheckpointStore
     from gridflow._coordinator.console import Console
+    from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.meetings import Answer
     from gridflow._coordinator.rows import RowsAction
     from gridflow._spec.place import Place
@@ -75,6 +76,7 @@ class RpcHandler:
         job_dir: Path,
         checkpoints: CheckpointStore,
         console: Console,
+        journal: Journal,
         left_out: Mapping[str, Mapping[str, str]] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -103,7 +105,7 @@ class RpcHandler:
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
         self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
-        self._console = console
+        self._console, self._journal = console, journal
         self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
         self._launch, self._never_fed = 0, left_out or {}
@@ -425,10 +427,12 @@ class RpcHandler:
                 if rank == 0 and report.phase == "train":
                     self.last_step = report
                 self._console.progress(rank, report)
+                self._journal.progress(self._clock.now(), rank, report)
             case reports.EpochEnded() if rank == 0:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})
                 self.history[place] = report.logs
+                self._journal.epoch(self._clock.now(), report.fit, report.epoch, report.logs)
                 # It is reported again if callbacks have added something.
                 new = {name: v for name, v in report.logs.items() if known.get(name) != v}
                 if not report.restored:
@@ -443,6 +447,7 @@ class RpcHandler:
             case reports.Evaluated():
                 self.evaluation[report.place] = report.logs
                 self._console.evaluation(report.place, report.logs)
+                self._journal.evaluation(self._clock.now(), report.place, report.logs)
             case reports.NotFinite():
                 if self.not_finite is None:
                     self._console.say(

@@ -1,23 +1,21 @@
-"""A log of what a job's state machine was told and what it answered, and the replay of one.
+"""What a job's state machine was told and what it answered, in the job's journal; and a replay.
 
-The machine is pure, so the log tells all that a job's decisions depended on. It is a file of JSON
-lines in the job's folder. Signs of life and ticks of the clock without consequences are summed up:
-a line says when each rank was heard last, and how many ticks there were.
+The machine is pure, so this is all that a job's decisions depended on. Signs of life and ticks of
+the clock without consequences are summed up: a line says when each rank was heard last, and how
+many ticks there were.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import deque
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow import errors
 from gridflow._coordinator import events as ev
+from gridflow._coordinator import journal
 from gridflow._coordinator.machine import JobMachine
-from gridflow._coordinator.outlet import Outlet
 from gridflow._spec.cluster import Task
 from gridflow._spec.option_groups import Deadlines
 from gridflow._spec.printable import printable
@@ -28,17 +26,12 @@ from gridflow._wire.headers import Registration, Sender
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
-    from io import FileIO
 
+    from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.policies import RestartPolicy
     from gridflow._spec.tasks import Part
     from gridflow._wire.failures import TaskFailure
 
-NAME: Final = "stimuli.jsonl"
-#: Of a job with thousands of restarts, only the beginning is kept.
-_MOST_BYTES: Final = 64 << 20
-_MOST_WAITING: Final = 4 << 20
-_PATIENCE, _LONGEST = 5.0, 10.0
 #: What an agent says all the time; only the last of each rank counts.
 _USUAL: Final = (type(None), reports.StepsDue)
 
@@ -46,13 +39,13 @@ _USUAL: Final = (type(None), reports.StepsDue)
 class RecordedMachine:
     """A job's machine, of which everything that it is told is written down.
 
-    `folder`: The job's.
+    `journal`: Of the job.
     `options`: As for `JobMachine`.
     """
 
     def __init__(
         self,
-        folder: Path,
+        journal: Journal,
         parts: Sequence[Part],
         strategy: str,
         deadlines: Deadlines,
@@ -61,19 +54,10 @@ class RecordedMachine:
     ) -> None:
         self._decided: list[bool] = []
         self.machine = JobMachine(parts, deadlines, _Overheard(policy, self._decided), **options)
-        self._path = folder / NAME
-        self._file: FileIO | None = None
-        self._size = 0
+        self._journal = journal
         self._usual: dict[tuple[int, str], dict[str, Any]] = {}
         #: When the first and the last came, and how many.
         self._ticks: tuple[float, float, int] | None = None
-        self._outlet = Outlet(
-            "gridflow-stimuli",
-            limit=_MOST_WAITING,
-            patience=_PATIENCE,
-            longest=_LONGEST,
-            on_gap=lambda _, lines: self._write({"missing": lines}),
-        )
         self._about = {
             "tasks": [str(part.task) for part in parts],
             "strategy": strategy,
@@ -84,8 +68,8 @@ class RecordedMachine:
     def begin(self, at: float) -> list[ev.Instruction]:
         """Return the first instructions."""
         todo = self.machine.begin(at)
-        self._put(self._about)
-        self._put({"begin": at, "does": _texts(todo)})
+        self._journal.put(self._about)
+        self._journal.put({"begin": at, "does": _texts(todo)})
         return todo
 
     def handle(self, event: ev.Event) -> list[ev.Instruction]:
@@ -108,40 +92,13 @@ class RecordedMachine:
         if self._decided:
             line["decided"] = list(self._decided)
             self._decided.clear()
-        self._put(line)
+        self._journal.put(line)
         return todo
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._flush()
-        if self._outlet.close() and self._file is not None:
-            self._file.close()
 
     def _flush(self) -> None:
         if self._usual or self._ticks:
-            self._put({"usual": list(self._usual.values()), "ticks": self._ticks})
+            self._journal.put({"usual": list(self._usual.values()), "ticks": self._ticks})
             self._usual, self._ticks = {}, None
-
-    def _put(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, separators=(",", ":")) + "\n"
-        self._outlet.put(None, partial(self._write_text, text), len(text), 1)
-
-    # In the outlet's thread ----------------------------------------------------------------------
-
-    def _write(self, line: dict[str, Any]) -> None:
-        self._write_text(json.dumps(line) + "\n")
-
-    def _write_text(self, text: str) -> None:
-        if self._size > _MOST_BYTES:
-            return
-        try:
-            if self._file is None:
-                self._file = self._path.open("wb", buffering=0)
-            self._file.write(text.encode("utf-8", "backslashreplace"))
-        except OSError:  # a full disk: the console tells of it
-            self._size = _MOST_BYTES
-        self._size += len(text)
-        self._outlet.moved()
 
 
 class _Overheard:
@@ -241,10 +198,8 @@ def replay(folder: Path) -> Iterator[str]:
 
     Raises `InvalidArgument`: There is no such log, or it can't be read.
     """
-    path = folder / NAME
+    first, *rest = journal.read(folder)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        first, *rest = [json.loads(line) for line in lines if line]
         tasks = [Task.parse(name) for name in first["tasks"]]
         policy = _AsThen()
         machine = JobMachine(
@@ -253,14 +208,9 @@ def replay(folder: Path) -> Iterator[str]:
             policy,
             **first["options"],
         )
-    except OSError as error:
-        raise errors.InvalidArgument(
-            f"there is no log of a job in {str(folder)!r}: {error}. 'gridflow jobs' lists the "
-            "folders of jobs."
-        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise errors.InvalidArgument(
-            f"{path} can't be read as the log of a job: {error}"
+            f"the journal in {str(folder)!r} is none of this version: {error!r}"
         ) from error
     yield f"{len(tasks)} tasks ({', '.join(map(str, tasks))}), strategy {first['strategy']}"
     began = 0.0
@@ -270,13 +220,14 @@ def replay(folder: Path) -> Iterator[str]:
             continue
         if "usual" in line:
             _repeat(machine, line)
+        if not {"begin", "event"} & line.keys():
             continue
         policy.decided.extend(line.get("decided", ()))
         if "begin" in line:
             began, todo, what = line["begin"], machine.begin(line["begin"]), "the job begins"
         else:
             event = decode(line)
-            todo, what = machine.handle(event), _story(event, machine)
+            todo, what = machine.handle(event), story(event, tasks)
         phase = f" → {line['phase']}" if "phase" in line else ""
         yield f"{line.get('at', began) - began:8.1f} s  {printable(what)}{phase}"
         answers = _texts(todo)
@@ -296,8 +247,9 @@ def _repeat(machine: JobMachine, line: dict[str, Any]) -> None:
             machine.handle(ev.Tick(first + number * step))
 
 
-def _story(event: ev.Event, machine: JobMachine) -> str:
-    task = _task_of(event, machine)
+def story(event: ev.Event, tasks: Sequence[Task]) -> str:
+    """Return what happened, in words."""
+    task = _task_of(event, tasks)
     match event:
         case ev.Registered(_, agent):
             words = f"{task} registers, on {agent.host}"
@@ -331,11 +283,11 @@ def _story(event: ev.Event, machine: JobMachine) -> str:
     return words
 
 
-def _task_of(event: ev.Event, machine: JobMachine) -> str:
+def _task_of(event: ev.Event, tasks: Sequence[Task]) -> str:
     """Return the task that an event is about; empty if it is about none."""
     about = getattr(event, "sender", getattr(event, "agent", event))
     rank = getattr(about, "rank", None)
-    return "" if rank is None else str(machine.tasks[rank])
+    return "" if rank is None else str(tasks[rank])
 
 
 def command(arguments: argparse.Namespace) -> int:

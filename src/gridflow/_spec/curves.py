@@ -37,17 +37,17 @@ def panels(history: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Sequen
     return found
 
 
-def learning_curves(history: Mapping[str, Sequence[float]]) -> str:
-    """Return a picture for the loss and for each metric, by epoch, as HTML.
+def learning_curves(history: Mapping[str, Sequence[float]], of: str = "epoch") -> str:
+    """Return a picture for the loss and for each metric, by epoch or something else, as HTML.
 
     Text has the colour of its surroundings. Epochs whose value isn't finite are left out, and so
     are panels without any.
     """
-    drawn = "".join(_panel(name, lines) for name, lines in panels(history).items())
+    drawn = "".join(_panel(name, lines, of) for name, lines in panels(history).items())
     return f"<div>{drawn}</div>" if drawn else ""
 
 
-def _panel(name: str, lines: Mapping[str, Sequence[float]]) -> str:
+def _panel(name: str, lines: Mapping[str, Sequence[float]], of: str) -> str:
     points = {label: _sampled(values) for label, values in lines.items()}
     values = [value for line in points.values() for _, value in line if math.isfinite(value)]
     if not values:
@@ -74,16 +74,18 @@ def _panel(name: str, lines: Mapping[str, Sequence[float]]) -> str:
             for y in scale.values()
         ),
         _text(_LEFT, bottom + 16, "1" if epochs > 1 else "", "middle"),
-        _text(middle, bottom + 16, "epoch" if epochs > 1 else "epoch 1", "middle"),
+        _text(middle, bottom + 16, of if epochs > 1 else f"{of} 1", "middle"),
         _text(_WIDTH - _RIGHT, bottom + 16, f"{epochs:,}" if epochs > 1 else "", "middle"),
     ]
+    told = f"{plain(name)}, from {low:.4g} to {high:.4g} over {epochs:,} of {of}"
     for number, (label, line) in enumerate(points.items()):
         parts.append(_text(_LEFT + 90 * number, 30, label, "start", f"fill='{_COLOURS[label]}'"))
         parts += _line([[place(point) for point in piece] for piece in _whole(line)], label)
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT}' "
         f"viewBox='0 0 {_WIDTH} {_HEIGHT}' fill='currentColor' font-family='sans-serif' "
-        f"font-size='11' role='img'>{''.join(parts)}</svg>"
+        f"font-size='11' role='img' aria-label='{html.escape(told, quote=True)}'>"
+        f"{''.join(parts)}</svg>"
     )
 
 

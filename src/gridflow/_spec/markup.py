@@ -39,7 +39,7 @@ def facts(rows: Mapping[str, str]) -> str:
 
 def history_view(history: Mapping[str, Sequence[float]]) -> str:
     """Return the curves of losses and metrics, and a table with a row for each epoch."""
-    return learning_curves(history) + _history_table(history)
+    return learning_curves(history) + numbers(history)
 
 
 def text(content: str, title: str) -> str:
@@ -50,7 +50,8 @@ def text(content: str, title: str) -> str:
     )
 
 
-def _history_table(history: Mapping[str, Sequence[float]]) -> str:
+def numbers(history: Mapping[str, Sequence[float]]) -> str:
+    """Return a table of losses and metrics, with a row for each epoch."""
     epochs = max(map(len, history.values()), default=0)
     rows = (
         [epoch + 1, *(each[epoch] if epoch < len(each) else "" for each in history.values())]
