@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
@@ -14,18 +14,23 @@ from gridflow._keras.patches.private_parts import module
 if TYPE_CHECKING:
     from gridflow._keras.spent import Spent
 
-_CPU = "/device:CPU:0"
+_CPU: Final = "/device:CPU:0"
 
 
 @functools.cache
 def install(spent: Spent) -> None:
     """Measure it in all functions that are traced from now on."""
-    with tf.init_scope(), tf.device(_CPU):
-        waited = tf.Variable(0.0, trainable=False, dtype=tf.float64, name="waited_for_batches")
     inside = threading.local()
 
+    @functools.cache
+    def waited() -> Any:
+        # Not before it is needed: it makes TensorFlow take its devices as they are.
+        with tf.init_scope(), tf.device(_CPU):
+            return tf.Variable(0.0, trainable=False, dtype=tf.float64, name="waited_for_batches")
+
     def measured(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly() or getattr(inside, "is_so", False):
+        graph = tf.compat.v1.get_default_graph()
+        if not graph.building_function or getattr(inside, "is_so", False):
             return original(self, *args, **kwargs)
         inside.is_so = True
         try:
@@ -36,7 +41,7 @@ def install(spent: Spent) -> None:
             parts = tf.nest.flatten(batch, expand_composites=True)
             with tf.device(_CPU), tf.control_dependencies([p for p in parts if tf.is_tensor(p)]):
                 took = tf.timestamp() - began
-                tf.raw_ops.AssignAddVariableOp(resource=waited.handle, value=took)
+                tf.raw_ops.AssignAddVariableOp(resource=waited().handle, value=took)
         finally:
             inside.is_so = False
         return batch
@@ -47,4 +52,4 @@ def install(spent: Spent) -> None:
     several = module("tensorflow.python.distribute.input_lib").DistributedIteratorBase
     for name in ("get_next", "get_next_as_optional"):
         wrap(several, name, measured, Layer.ROWS)
-    spent.fetching = lambda: float(waited.numpy())
+    spent.fetching = lambda: float(waited().numpy()) if waited.cache_info().currsize else 0.0
