@@ -24,9 +24,11 @@ def install(spent: Spent) -> None:
 
     @functools.cache
     def waited() -> Any:
-        # Not before it is needed: it makes TensorFlow take its devices as they are.
+        # Not before it is needed: it makes TensorFlow take its devices as they are. Of this class,
+        # as a strategy would make others its own.
+        kind = module("tensorflow.python.ops.resource_variable_ops").ResourceVariable
         with tf.init_scope(), tf.device(_CPU):
-            return tf.Variable(0.0, trainable=False, dtype=tf.float64, name="waited_for_batches")
+            return kind(0.0, trainable=False, dtype=tf.float64, name="waited_for_batches")
 
     def measured(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
