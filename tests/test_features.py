@@ -23,7 +23,14 @@ PROGRAMS = [
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if "```python" in page.read_text(encoding="utf-8")
 ]
-PUBLIC = ("gridflow", "gridflow.data", "gridflow.deploy", "gridflow.ml", "gridflow.tfrecord")
+PUBLIC = (
+    "gridflow",
+    "gridflow.data",
+    "gridflow.deploy",
+    "gridflow.ml",
+    "gridflow.observers",
+    "gridflow.tfrecord",
+)
 
 
 def slow_tests():

@@ -61,6 +61,7 @@ FLAT = [
     "tensorboard",
     "logs",
     "progress",
+    "observers",
     "start_timeout",
 ]
 PUBLIC = [
@@ -148,6 +149,7 @@ def test_the_public_packages_are_these():
         "deploy",
         "errors",
         "ml",
+        "observers",
         "testing",
         "tfrecord",
         "util",

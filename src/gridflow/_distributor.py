@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow._coordinator.folders import Claim
+    from gridflow._coordinator.observing import Observer
     from gridflow._coordinator.policies import Restarts
     from gridflow._feed.encodings import Form
     from gridflow._handle import JobHandle
@@ -139,6 +140,9 @@ class TensorflowDistributor:
         Whose output to print. ``job_dir`` keeps the output of all tasks.
     progress : bool, default True
         Show a progress bar.
+    observers : list of Observer or str, optional
+        What else is told in the driver how the job goes: ``[Notify(url=…)]``. See
+        ``docs/observers.md``.
     start_timeout : float, default 300
         Seconds that all tasks have to register, and again to come up. Under dynamic allocation,
         each new executor restarts the first period.
@@ -198,6 +202,7 @@ class TensorflowDistributor:
         tensorboard: bool | TensorBoard = False,
         logs: LogChoice = "all",
         progress: bool = True,
+        observers: Sequence[Observer | str] = (),
         start_timeout: float = START_TIMEOUT,
         deadlines: Deadlines | None = None,
         restarts: Restarts | None = None,
@@ -208,6 +213,7 @@ class TensorflowDistributor:
         launch_options: LaunchOptions | None = None,
         network: Network | None = None,
     ) -> None:
+        from gridflow._coordinator.observing import observers_of
         from gridflow._coordinator.policies import Restarts
         from gridflow._feed.normalize import FeedOptions
         from gridflow._launch.registry import launcher_of
@@ -277,6 +283,7 @@ class TensorflowDistributor:
         choose("logs", logs, LOG_CHOICES)
         boolean("progress", progress)
         self._logs, self._progress = logs, progress
+        self._observers = observers_of(observers)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -453,6 +460,7 @@ class TensorflowDistributor:
                 show_progress=self._progress,
                 notice=notice,
                 run_id=self._run_id,
+                observers=self._observers,
             )
             run = JobRun(job, launcher)
             return JobHandle(run, launcher, job_dir, claim)

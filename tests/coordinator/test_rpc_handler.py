@@ -14,6 +14,7 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.journal import Journal
+from gridflow._coordinator.observing import Observed
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._spec.cluster import Task
 from gridflow._spec.tasks import parts_of
@@ -33,7 +34,7 @@ class Heard:
         console = Console(TASKS, folder / "logs", logs=logs, progress=False)
         parts = parts_of(TASKS, "none")
         store, journal = CheckpointStore(folder / "checkpoints"), Journal(folder)
-        self.desk = RpcHandler(parts, folder, store, console, journal)
+        self.desk = RpcHandler(parts, folder, store, console, journal, Observed((), console.say))
         self.console = console
         self.desk.new_launch(1)
         self._sent = 0

@@ -66,6 +66,13 @@ def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
     assert "exception the function raised ValueError: no such luck" in output
 
 
+def test_the_program_of_the_page_on_observers_tells_how_a_job_goes(tmp_path):
+    program = "\n".join(python_blocks("docs/observers.md"))
+    output = run_as_a_user(sys.executable, program, tmp_path)
+    assert "worker:0: step 1: {'loss': 1.0}" in output
+    assert re.search(r"^succeeded after \d+ s$", output, re.MULTILINE)
+
+
 def test_the_program_of_the_page_on_spark_ml_saves_a_pipeline(tmp_path):
     (program,) = python_blocks("docs/spark-ml.md")
     assert len([line for line in program.splitlines() if line.strip()]) <= 32

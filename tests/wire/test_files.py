@@ -20,6 +20,7 @@ from gridflow._agent.uploads import Uploads
 from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.journal import Journal
+from gridflow._coordinator.observing import Observed
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._spec.cluster import Task
 from gridflow._spec.place import Place
@@ -60,7 +61,12 @@ class Driver:
         self.store = CheckpointStore(folder / "checkpoints")
         console = self.console = Console(TASKS, folder / "logs", progress=False)
         self.desk = RpcHandler(
-            parts_of(TASKS, "none"), self.job_dir, self.store, console, Journal(self.job_dir)
+            parts_of(TASKS, "none"),
+            self.job_dir,
+            self.store,
+            console,
+            Journal(self.job_dir),
+            Observed((), console.say),
         )
         self.server = CoordinatorServer("127.0.0.1", ours, self.desk)
         self.address = f"127.0.0.1:{self.server.port}"

@@ -29,6 +29,7 @@ from gridflow._coordinator import record
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.job_files import value_folder
 from gridflow._coordinator.loop import JobRun
+from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.recorded import NoStreams, RecordedRun
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.push import STREAM
@@ -104,9 +105,22 @@ class InsideRun(RecordedRun):
         Raises `GridflowError`: What the job failed with.
         Raises `JobCancelled`: After `cancel`.
         """
-        tasks, logs = self._job.spec.tasks, self._job.logs
-        with contextlib.closing(Console(tasks, None, logs=logs, progress=False)) as console:
-            return self._run(console)
+        job, began = self._job, time.time()
+        with contextlib.closing(
+            Console(job.spec.tasks, None, logs=job.logs, progress=False)
+        ) as console:
+            observed = Observed(job.observers, console.say)
+            observed.tell("begin", job.start())
+            error: BaseException | None = None
+            try:
+                return self._run(console)
+            except BaseException as problem:
+                error = problem
+                raise
+            finally:
+                seconds, state = time.time() - began, record.state_of(error)
+                observed.tell("end", JobEnd(state, error, seconds, self.report()))
+                observed.close()
 
     def _run(self, console: Console) -> Outcome:
         job = self._job
@@ -174,7 +188,7 @@ class InsideRun(RecordedRun):
         self, places: tuple[int, ...], rows: RankRows | None, gpu_shares: int
     ) -> Callable[..., Iterator[pa.RecordBatch]]:
         job = replace(self._job, data=dict.fromkeys(self._job.data), logs="none", notice="")
-        job = replace(job, show_progress=False)
+        job = replace(job, show_progress=False, observers=())
 
         def run_inside(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from gridflow._coordinator.executor_coordinator import run_task

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gridflow._coordinator.observing import JobStart
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from gridflow._coordinator.observing import Observer
     from gridflow._coordinator.policies import RestartPolicy
     from gridflow._files.systems import Where
     from gridflow._spec.job import JobSpec
@@ -51,3 +54,17 @@ class PreparedJob:
     show_progress: bool = True
     notice: str = ""
     run_id: str | None = None
+    observers: tuple[Observer, ...] = ()
+
+    def start(self) -> JobStart:
+        """Return what observers are told of it."""
+        training = self.spec.training
+        options = {
+            "strategy": training.strategy,
+            "backend": training.backend,
+            "num_workers": self.spec.num_workers,
+            "seed": training.seed,
+            "checkpoint_every": training.checkpoint_every,
+        }
+        tasks = tuple(map(str, self.spec.tasks))
+        return JobStart(self.id, self.run_id, self.job_dir, tasks, options)

@@ -19,6 +19,7 @@ from gridflow._coordinator.console import Console
 from gridflow._coordinator.event_files import EventFiles
 from gridflow._coordinator.folders import ELSEWHERE
 from gridflow._coordinator.journal import Journal
+from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
 from gridflow._coordinator.record import Ending, Outcome
@@ -90,12 +91,14 @@ class JobRun:
         # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._journal = Journal(job.job_dir)
+        self._observed = Observed(job.observers, self._console.say)
         self._desk = RpcHandler(
             spec.parts,
             job.job_dir,
             self._checkpoints,
             self._console,
             self._journal,
+            self._observed,
             job.left_out,
             self._clock,
         )
@@ -128,6 +131,7 @@ class JobRun:
         Raises `JobCancelled`: After `cancel`, and an orderly shutdown.
         """
         began = time.time()
+        self._observed.tell("begin", self.job.start())
         try:
             try:
                 # Left by a failed run with the same id.
@@ -135,8 +139,10 @@ class JobRun:
                 outcome = self._run()
             except BaseException as error:
                 self._note_end(began, error)
+                self._observed.tell("end", self._job_end(began, error))
                 raise
             self._settle(began, outcome)
+            self._observed.tell("end", self._job_end(began, None))
             return replace(outcome, warnings=self._console.warnings)
         finally:
             self.close()
@@ -144,11 +150,17 @@ class JobRun:
     def close(self) -> None:
         """Release the checkpoints' folder; then close logs and output. Warn of what went wrong."""
         self._clean_up("can't release checkpoint_dir=", self._checkpoints.close)
+        self._clean_up("can't wait for observers", self._observed.close)
         self._clean_up("can't close the journal", self._journal.close)
         self._clean_up("can't close the logs", self._console.close)
         for words in self._console.warnings:
             with contextlib.suppress(Warning):  # if the user turns warnings into errors
                 warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
+
+    def _job_end(self, began: float, error: BaseException | None) -> JobEnd:
+        state = record.state_of(error)
+        report = replace(self.report(), state=state)
+        return JobEnd(state, error, time.time() - began, report)
 
     def _settle(self, began: float, outcome: Outcome) -> None:
         """Finish after success; the result counts, even if some of this fails.
@@ -327,6 +339,7 @@ class JobRun:
             with self._moved:
                 self._been.append(phase)
                 self._moved.notify_all()
+            self._observed.tell("state", phase)
 
     # The listener of launches, called from their threads -----------------------------------------
 
@@ -447,6 +460,8 @@ class JobRun:
             where = latest.place if latest else "the beginning"
             ended = [each.failure for each in self._machine.attempts[-1:] if each.failure]
             why = f"{ended[0].task}: {ended[0].summary}. " if ended else ""
+            if ended:
+                self._observed.tell("restart", ended[0])
             self._console.say(f"{why}Generation {begun.generation} starts from {where}")
         if latest:
             self._compare_workers()

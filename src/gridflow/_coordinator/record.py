@@ -82,7 +82,7 @@ def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
         "gridflow": importlib.metadata.version("gridflow"),
         "job": job.id,
         "run_id": job.run_id,
-        "state": _state(error),
+        "state": state_of(error),
         "exit_code": exit_code(error),
         "error": None if error is None else _error(error),
         "began": _moment(ending.began),
@@ -101,7 +101,8 @@ def describe(job: PreparedJob, ending: Ending) -> dict[str, Any]:
     }
 
 
-def _state(error: BaseException | None) -> str:
+def state_of(error: BaseException | None) -> str:
+    """Return the state of a job that has ended with an error, or with None."""
     if error is None:
         return SUCCEEDED
     return "cancelled" if isinstance(error, JobCancelled) else "failed"

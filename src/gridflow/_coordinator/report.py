@@ -44,7 +44,7 @@ _RECENT_SECONDS: Final = 10.0
 
 
 @dataclass
-class Seen:
+class TaskStory:
     """What is known of a task: where it runs, its last report, its rows and losses by time."""
 
     host: str = ""
@@ -83,7 +83,7 @@ class Seen:
 
 
 @dataclass
-class Job:
+class JobStory:
     """What a job's folder tells of it.
 
     `events`: When they were, in seconds since its beginning, and what happened.
@@ -92,7 +92,7 @@ class Job:
 
     folder: Path
     strategy: str
-    tasks: dict[str, Seen]
+    tasks: dict[str, TaskStory]
     state: str = "gathering"
     seconds: float = 0.0
     events: list[tuple[float, str]] = field(default_factory=list)
@@ -106,14 +106,16 @@ class Job:
         return "" if found is None else found.sentence
 
 
-def read(folder: Path) -> Job:
+def read(folder: Path) -> JobStory:
     """Return what a job's folder tells, also while the job runs.
 
     Raises `InvalidArgument`: It isn't the folder of a job.
     """
     first, *rest = journal.read(folder)
     tasks = [Task.parse(name) for name in first.get("tasks", ())]
-    job = Job(folder, str(first.get("strategy", "")), {str(task): Seen() for task in tasks})
+    job = JobStory(
+        folder, str(first.get("strategy", "")), {str(task): TaskStory() for task in tasks}
+    )
     began = next((line["begin"] for line in rest if "begin" in line), 0.0)
     for line in rest:
         job.seconds = max(job.seconds, line.get("at", began) - began)
@@ -133,7 +135,7 @@ def read(folder: Path) -> Job:
     return job
 
 
-def _event(job: Job, line: dict[str, Any], tasks: Sequence[Task], began: float) -> None:
+def _event(job: JobStory, line: dict[str, Any], tasks: Sequence[Task], began: float) -> None:
     at = line["at"] - began
     if line["event"] == "Registered":
         job.tasks[str(tasks[line["agent"]["rank"]])].host = line["agent"]["host"]
@@ -144,7 +146,7 @@ def _event(job: Job, line: dict[str, Any], tasks: Sequence[Task], began: float) 
     job.events += [(at, each) for each in said]
 
 
-def _progress(seen: Seen, line: dict[str, Any], began: float) -> None:
+def _progress(seen: TaskStory, line: dict[str, Any], began: float) -> None:
     if line["phase"] == "train":
         recent = [one for one in seen.recent if line["at"] - one[0] <= _RECENT_SECONDS]
         seen.recent = [*(recent or seen.recent[-1:]), (line["at"], line["rows"])]
@@ -171,7 +173,7 @@ pre { overflow-x: auto; background: var(--soft); padding: .6em }
 """
 
 
-def page(job: Job) -> str:
+def page(job: JobStory) -> str:
     """Return a job as one HTML file that loads nothing; while the job runs it is reloaded."""
     name = html.escape(plain(job.folder.name))
     refresh = f"<meta http-equiv='refresh' content='{_REFRESH_SECONDS}'>" if job.runs else ""
@@ -201,12 +203,12 @@ def page(job: Job) -> str:
     )
 
 
-def _error(job: Job) -> str:
+def _error(job: JobStory) -> str:
     error = job.ends.get("error")
     return markup.text(error["message"], "Why it failed") if error else ""
 
 
-def _tasks(job: Job) -> str:
+def _tasks(job: JobStory) -> str:
     head = "".join(f"<th scope='col'>{name}</th>" for name in _COLUMNS)
     rows = "".join(
         f"<tr><th scope='row'>{task}</th>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}"
@@ -226,7 +228,7 @@ def _tasks(job: Job) -> str:
 _COLUMNS: Final = ("task", "host", "phase", "place", "rows", "rows/s", "time")
 
 
-def _cells(job: Job) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _cells(job: JobStory) -> Iterator[tuple[str, tuple[Any, ...]]]:
     for task, seen in job.tasks.items():
         rows = f"{seen.last.get('rows', 0):,}" if seen.last else ""
         rate = f"{seen.rows_per_second:,.0f}" if seen.rows_per_second else ""
@@ -246,7 +248,7 @@ def _split(shares: Mapping[str, float]) -> str:
     return f"<div class='split' role='img' aria-label='{told}' title='{told}'>{bars}</div>"
 
 
-def _curves(job: Job) -> Iterator[str]:
+def _curves(job: JobStory) -> Iterator[str]:
     if not job.epochs and not any(seen.losses for seen in job.tasks.values()):
         yield "<p>No step has been reported.</p>"
     for number, history in enumerate(histories(job.epochs)):
@@ -268,7 +270,7 @@ def _events(events: Iterable[tuple[float, str]]) -> str:
     return f"<table>{head}<tbody>{rows}</tbody></table>"
 
 
-def _log(job: Job, task: str) -> str:
+def _log(job: JobStory, task: str) -> str:
     path = job.folder / "logs" / f"{task.replace(':', '-')}.log"
     try:
         with path.open("rb") as file:
@@ -282,7 +284,7 @@ def _log(job: Job, task: str) -> str:
 # The terminal -------------------------------------------------------------------------------------
 
 
-def text(job: Job) -> str:
+def text(job: JobStory) -> str:
     """Return a job as lines for a terminal."""
     rows = [_COLUMNS]
     for task, (seen, *cells) in _cells(job):
@@ -317,7 +319,7 @@ def _folder(given: str | None) -> Path:
     return found[0].path
 
 
-def _watched(folder: Path, seconds: float, *, once: bool) -> Iterator[Job]:
+def _watched(folder: Path, seconds: float, *, once: bool) -> Iterator[JobStory]:
     """Yield a job, and again until it has ended."""
     while True:
         job = read(folder)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gridflow._coordinator.console import Console
     from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.meetings import Answer
+    from gridflow._coordinator.observing import Observed
     from gridflow._coordinator.rows import RowsAction
     from gridflow._spec.place import Place
     from gridflow._spec.tasks import Part
@@ -77,6 +78,7 @@ class RpcHandler:
         checkpoints: CheckpointStore,
         console: Console,
         journal: Journal,
+        observed: Observed,
         left_out: Mapping[str, Mapping[str, str]] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -105,7 +107,7 @@ class RpcHandler:
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
         self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
-        self._console, self._journal = console, journal
+        self._console, self._journal, self._observed = console, journal, observed
         self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
         self._launch, self._never_fed = 0, left_out or {}
@@ -428,11 +430,13 @@ class RpcHandler:
                     self.last_step = report
                 self._console.progress(rank, report)
                 self._journal.progress(self._clock.now(), rank, report)
+                self._observed.progress(rank, str(self._tasks[rank]), report)
             case reports.EpochEnded() if rank == 0:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})
                 self.history[place] = report.logs
                 self._journal.epoch(self._clock.now(), report.fit, report.epoch, report.logs)
+                self._observed.epoch(report.fit, report.epoch, report.logs)
                 # It is reported again if callbacks have added something.
                 new = {name: v for name, v in report.logs.items() if known.get(name) != v}
                 if not report.restored:

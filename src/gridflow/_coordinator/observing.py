@@ -1,0 +1,222 @@
+"""Those who are told in the driver how a job goes, and the threads in which they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._coordinator.outlet import Outlet
+from gridflow.errors import InvalidArgument, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from gridflow._coordinator.progress import JobReport
+    from gridflow._wire.failures import TaskFailure
+    from gridflow._wire.reports import Progress
+
+GROUP: Final = "gridflow.observers"
+#: Metrics that wait for one observer; further ones are dropped and counted.
+_MOST_WAITING: Final = 10_000
+#: Seconds that the end of a job waits for an observer that does nothing.
+_PATIENCE: Final = 5.0
+_METHODS: Final = ("begin", "state", "metrics", "epoch", "restart", "end")
+
+
+@dataclass(frozen=True)
+class JobStart:
+    """A job that begins.
+
+    Attributes
+    ----------
+    id : str
+    run_id : str or None
+        What the user called the run; a run that goes on in another driver has the same.
+    folder : Path
+        The job's folder.
+    tasks : tuple of str
+        Such as ``worker:0``.
+    options : mapping of str to object
+        ``strategy``, ``backend``, ``num_workers``, ``seed``, ``checkpoint_every``.
+    """
+
+    id: str
+    run_id: str | None
+    folder: Path
+    tasks: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job has ended.
+
+    Attributes
+    ----------
+    state : str
+        ``succeeded``, ``failed`` or ``cancelled``.
+    error : BaseException or None
+        The job's error; ``error.failures[0]`` is the first task's failure, if one has failed.
+    seconds : float
+        From the job's beginning.
+    report : JobReport
+        As `JobHandle.report`: losses and metrics by epoch, restarts, what held training back.
+    """
+
+    state: str
+    error: BaseException | None
+    seconds: float
+    report: JobReport
+
+
+class Observer:
+    """Is told in the driver how a job goes. Subclasses override what they are interested in.
+
+    Each observer has a thread of its own, in which it is told one thing after the other. What it
+    raises is shown once, and harms nothing. Metrics that it is too slow for are left out, and the
+    end of a job waits for it for five seconds at most.
+    """
+
+    def begin(self, job: JobStart) -> None:
+        """Be told that a job begins."""
+
+    def state(self, state: str) -> None:
+        """Be told of a new state of the job, as `JobHandle.state`."""
+
+    def metrics(self, step: int, values: Mapping[str, float], task: str) -> None:
+        """Be told of losses and metrics so far in an epoch, at most twice a second for each task.
+
+        Parameters
+        ----------
+        step : int
+            Steps of the task so far, over all epochs and fits. It grows with each call for a task:
+            steps that are made again after a restart aren't told again.
+        values : mapping of str to float
+        task : str
+        """
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        """Be told the results of an epoch, once.
+
+        Parameters
+        ----------
+        number : int
+            From 0, over all fits.
+        values : mapping of str to float
+            The chief's losses and metrics, with those of a validation.
+        """
+
+    def restart(self, cause: TaskFailure) -> None:
+        """Be told that the group starts again, and which failure was the cause."""
+
+    def end(self, outcome: JobEnd) -> None:
+        """Be told how the job has ended, once, at last."""
+
+
+def observers_of(given: Any) -> tuple[Observer, ...]:
+    """Return the observers that a user gave, as objects or by names.
+
+    Raises `InvalidArgument`: A name is unknown, or an object isn't an observer.
+    """
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise InvalidArgument(f"observers= must be a list, such as [Notify(url=…)]; got {given!r}.")
+    return tuple(map(_observer, given))
+
+
+def _observer(given: Any) -> Observer:
+    if isinstance(given, str):
+        known = {each.name: each for each in entry_points(group=GROUP)}
+        if given not in known:
+            there = ", ".join(sorted(known)) or "no package brings any"
+            raise InvalidArgument(
+                f"unknown observer {given!r}; supported: {there}.{did_you_mean(given, known)}"
+            )
+        given = known[given].load()()
+    if isinstance(given, type) or not all(callable(getattr(given, n, None)) for n in _METHODS):
+        raise InvalidArgument(
+            "observers= takes objects whose classes inherit gridflow.observers.Observer, such as "
+            f"Notify(url=…), or names; got {given!r}."
+        )
+    observer: Observer = given
+    return observer
+
+
+class Observed:
+    """Tells observers what happens, each in its own thread.
+
+    `say`: Tells the user of an observer that fails.
+    """
+
+    def __init__(self, observers: Sequence[Observer], say: Callable[[str], None]) -> None:
+        self._observers, self._say = tuple(observers), say
+        self._outlets = [
+            Outlet(
+                f"gridflow-{type(each).__name__}",
+                limit=_MOST_WAITING,
+                patience=_PATIENCE,
+                longest=_PATIENCE,
+                on_gap=partial(self._missed, each),
+            )
+            for each in self._observers
+        ]
+        self._failed: set[int] = set()
+        #: By task: its steps in each epoch of each fit, and how many of all it was told of.
+        self._steps: dict[int, dict[tuple[int, int], int]] = {}
+        self._told: dict[int, int] = {}
+        self._epochs: dict[tuple[int, int], None] = {}
+
+    def tell(self, what: str, *about: Any) -> None:
+        """Tell all observers; only metrics are left out if they are too slow."""
+        is_metrics = what == "metrics"
+        for observer, outlet in zip(self._observers, self._outlets, strict=True):
+            action = partial(self._tell, observer, what, about)
+            key, limit = ("metrics", None) if is_metrics else (what, 1 << 60)
+            outlet.put(key, action, 1, 1, limit)
+
+    def progress(self, rank: int, task: str, report: Progress) -> None:
+        """Tell of a report of progress, if it is news."""
+        if not self._observers or report.phase != "train" or not report.logs:
+            return
+        made = self._steps.setdefault(rank, {})
+        place = report.fit, report.epoch
+        for epoch in range(report.epoch):  # those before a checkpoint of another driver
+            made.setdefault((report.fit, epoch), report.steps_per_epoch or 0)
+        made[place] = max(made.get(place, 0), report.step)
+        step = sum(count for each, count in made.items() if each < place) + report.step
+        if step > self._told.get(rank, 0):
+            self._told[rank] = step
+            self.tell("metrics", step, dict(report.logs), task)
+
+    def epoch(self, fit: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Tell the results of an epoch, unless that was done before a restart."""
+        if (fit, epoch) not in self._epochs:
+            self._epochs[fit, epoch] = None
+            self.tell("epoch", sorted(self._epochs).index((fit, epoch)), dict(values))
+
+    def close(self) -> None:
+        """Wait for the observers, but for none that does nothing."""
+        for observer, outlet in zip(self._observers, self._outlets, strict=True):
+            if not outlet.close():
+                self._say(
+                    f"{type(observer).__name__} was given up: it has done nothing for "
+                    f"{_PATIENCE:g} seconds"
+                )
+
+    # In the threads of the outlets ---------------------------------------------------------------
+
+    def _tell(self, observer: Observer, what: str, about: Iterable[Any]) -> None:
+        try:
+            getattr(observer, what)(*about)
+        except Exception as error:  # noqa: BLE001 (observers of others raise anything)
+            if id(observer) not in self._failed:
+                self._failed.add(id(observer))
+                name = type(observer).__name__
+                self._say(
+                    f"{name}.{what}() raised {type(error).__name__}: {error}. The job goes on"
+                )
+
+    def _missed(self, observer: Observer, key: object, lines: int) -> None:
+        self._say(f"{type(observer).__name__} is too slow: {lines:,} {key} were left out")

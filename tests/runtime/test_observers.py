@@ -1,0 +1,113 @@
+"""What a real job tells its observers, and a service."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+from gridflow import LocalLauncher, TensorflowDistributor
+from gridflow.observers import Notify, Observer
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
+
+
+class Remembers(Observer):
+    def __init__(self):
+        self.told = []
+
+    def begin(self, job):
+        self.told.append(("begin", job.tasks, job.options["strategy"]))
+
+    def state(self, state):
+        self.told.append(("state", state))
+
+    def metrics(self, step, values, task):
+        self.told.append(("metrics", step, task))
+
+    def epoch(self, number, values):
+        self.told.append(("epoch", number, sorted(values)))
+
+    def restart(self, cause):
+        self.told.append(("restart", cause.task, cause.kind))
+
+    def end(self, outcome):
+        self.told.append(("end", outcome.state, outcome.error, len(outcome.report.history["loss"])))
+
+
+class Sleeps(Observer):
+    def __init__(self):
+        self.wakes = threading.Event()
+
+    def state(self, state):
+        self.wakes.wait(600)
+
+
+@pytest.fixture
+def service():
+    """Give the address of a service, and what it was sent."""
+    sent = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            sent.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/hook", sent
+        server.shutdown()
+        thread.join()
+
+
+def trains(ctx):
+    """Train three epochs, of which the second fails at first."""
+    import keras
+
+    class Fails(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1 and not ctx.generation:
+                raise ValueError("no")
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = ctx.dataset("rows", batch_size=16, features="x", label="y")
+    model.fit(rows, epochs=3, verbose=0, callbacks=[*ctx.callbacks(tensorboard=False), Fails()])
+
+
+def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    address, sent = service
+    seen, sleeps = Remembers(), Sleeps()
+    values = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
+    TensorflowDistributor(
+        launcher=LocalLauncher(),
+        max_restarts=1,
+        logs="none",
+        progress=False,
+        observers=[seen, sleeps, Notify(address)],
+    ).run(trains, data={"rows": {"x": values, "y": values[:, 0]}})
+    sleeps.wakes.set()
+    kinds = [each[0] for each in seen.told]
+    assert seen.told[0] == ("begin", ("worker:0",), "none")
+    assert seen.told[-1] == ("end", "succeeded", None, 3)
+    states = [each[1] for each in seen.told if each[0] == "state"]
+    assert states[:2] == ["starting", "training"]
+    assert states.count("training") == 2
+    assert seen.told[kinds.index("restart")] == ("restart", "worker:0", "exception")
+    steps = [each[1] for each in seen.told if each[0] == "metrics"]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 120
+    epochs = [each[1:] for each in seen.told if each[0] == "epoch"]
+    assert epochs == [(number, ["loss"]) for number in range(3)]
+    assert [(each["state"], each["error"]) for each in sent] == [("succeeded", None)]
+    assert set(sent[0]["metrics"]) == {"loss"}
+    assert "Sleeps was given up" in capsys.readouterr().out
