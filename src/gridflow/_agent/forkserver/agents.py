@@ -88,6 +88,7 @@ class AgentForkServer:
             messages.send(self._connection, {"kind": "refused", "why": refusal}, None)
             return None
         messages.send(self._connection, {"kind": "ready"}, None)
+        self._idle_since = time.monotonic()  # to import took longer than some let it be idle
         wake, _ = child.wake_by_signals()
         driver = os.pidfd_open(self._driver)
         poll = select.poll()
