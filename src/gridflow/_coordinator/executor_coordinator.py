@@ -110,7 +110,6 @@ class InsideRun(RecordedRun):
             Console(job.spec.tasks, None, logs=job.logs, progress=False)
         ) as console:
             observed = Observed(job.observers, console.say)
-            observed.tell("begin", job.start())
             error: BaseException | None = None
             try:
                 return self._run(console)

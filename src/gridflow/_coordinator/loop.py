@@ -38,7 +38,7 @@ from gridflow._wire.clock import Clock
 from gridflow._wire.identity import Identity, make_identities
 from gridflow._wire.payload import AgentPayload
 from gridflow._wire.server import CoordinatorServer, listen
-from gridflow.errors import JobCancelled, StartTimeout
+from gridflow.errors import ClientUnreachable, JobCancelled, StartTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,8 @@ class JobRun:
                 outcome = self._run()
             except BaseException as error:
                 self._note_end(began, error)
-                self._observed.tell("end", self._job_end(began, error))
+                if not isinstance(error, ClientUnreachable):  # then it goes on beside rank 0
+                    self._observed.tell("end", self._job_end(began, error))
                 raise
             self._settle(began, outcome)
             self._observed.tell("end", self._job_end(began, None))

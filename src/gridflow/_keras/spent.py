@@ -47,7 +47,8 @@ class Spent:
         self._kept: dict[str, float] = {}
         self._from: dict[str, float] | None = None
         self._idle_since: float | None = None
-        self._validating_since: float | None = None
+        #: When a validation began, and what was fetched by then.
+        self._validating: tuple[float, float] | None = None
 
     def report(self) -> dict[str, float]:
         """Return the seconds by kind; empty before the second step.
@@ -73,6 +74,8 @@ class Spent:
         if event == "on_train_batch_begin" and self._idle_since is not None:
             self._own["between"] += _clock() - self._idle_since
             self._idle_since = None
+        if event == "on_train_begin":
+            self._from = None  # of a fit that has failed
         before = self._elsewhere()
         began = _clock()
         yield
@@ -109,15 +112,13 @@ class Spent:
 
     def validation(self, *, begins: bool) -> None:
         """Note that a validation begins or has ended."""
-        now = _clock()
+        now = _clock() - self._waited()
         if begins:
-            self._validating_since = now - self._waited()
-            self._fetched_elsewhere -= self.fetching()
-        elif self._validating_since is not None:
-            self._own["validation"] += now - self._waited() - self._validating_since
-            self._validating_since = None
-            self._fetched_elsewhere += self.fetching()
-            self._idle_since = now
+            self._validating = now, self.fetching()
+        elif self._validating is not None:
+            (began, fetched), self._validating = self._validating, None
+            self._own["validation"] += now - began
+            self._fetched_elsewhere += self.fetching() - fetched
 
     def _waited(self) -> float:
         return self._counters["ranks"]()
