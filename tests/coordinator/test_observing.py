@@ -81,7 +81,7 @@ def test_one_that_raises_is_said_once_and_told_of_everything_else():
 
 
 def test_one_that_hangs_costs_metrics_and_holds_up_nobody(monkeypatch):
-    monkeypatch.setattr("gridflow._coordinator.observing._PATIENCE", 0.2)
+    monkeypatch.setattr(Remembers, "patience", 0.2)
     monkeypatch.setattr("gridflow._coordinator.observing._MOST_WAITING", 10)
     goes_on, said = threading.Event(), []
     hangs, other = Remembers(until=goes_on), Remembers()

@@ -8,6 +8,7 @@ import pytest
 
 from gridflow import InvalidArgument, TensorBoard
 from gridflow._coordinator.event_files import EventFiles
+from gridflow._coordinator.observing import Observed
 from gridflow._files.systems import where
 from suite.waiting import patience, wait_for
 
@@ -50,14 +51,22 @@ def test_a_store_that_refuses_is_said_and_tried_again(tmp_path, monkeypatch):
     here.mkdir()
     (here / "a").write_text("a")
     there.write_text("a file where the folder belongs")
-    copied = EventFiles(here, where(str(there)), said.append)
+    copies = EventFiles(here, where(str(there)), said.append, patience())
+    observed = Observed([copies], said.append)
+    observed.tell("state", "training")
     wait_for(lambda: said, "a word on the store")
     there.unlink()
-    wait_for((there / "a").exists, "the first file")
+
+    def is_there():
+        observed.tell("state", "training")
+        return (there / "a").exists()
+
+    wait_for(is_there, "the first file")
     (here / "below").mkdir()
     (here / "below" / "b").write_text("b")
     (here / "a").write_text("ab")
-    copied.close(patience())
+    observed.tell("end", None)
+    observed.close()
     assert [path.read_text() for path in (there / "a", there / "below" / "b")] == ["ab", "b"]
     assert len(said) == 1
     assert "will retry" in said[0]

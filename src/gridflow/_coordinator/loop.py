@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gridflow._coordinator.bottleneck import Bottleneck
     from gridflow._coordinator.checkpoints import CommittedCheckpoint
     from gridflow._coordinator.job import PreparedJob
+    from gridflow._coordinator.observing import Observer
     from gridflow._launch.base import Launch, Launcher
     from gridflow._spec.cluster import Task
     from gridflow._wire.failures import Attempt
@@ -91,7 +92,7 @@ class JobRun:
         # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._journal = Journal(job.job_dir)
-        self._observed = Observed(job.observers, self._console.say)
+        self._observed = Observed(self._observers(), self._console.say)
         self._desk = RpcHandler(
             spec.parts,
             job.job_dir,
@@ -158,6 +159,16 @@ class JobRun:
             with contextlib.suppress(Warning):  # if the user turns warnings into errors
                 warnings.warn(f"job {self.job.id}: {words}", RuntimeWarning, stacklevel=2)
 
+    def _observers(self) -> tuple[Observer, ...]:
+        place, say = self.job.tensorboard_mirror, self._console.say
+        if place is None:
+            return self.job.observers
+        limit = self.spec.deadlines.shutdown
+        return (
+            *self.job.observers,
+            EventFiles(self.job.job_dir / "tensorboard", place, say, limit),
+        )
+
     def _job_end(self, began: float, error: BaseException | None) -> JobEnd:
         state = record.state_of(error)
         report = replace(self.report(), state=state)
@@ -223,8 +234,6 @@ class JobRun:
         if job.notice:
             self._console.say(job.notice)
         function, modules = job.job_dir / "function", job.job_dir / "modules"
-        place, local = job.tensorboard_mirror, job.job_dir / "tensorboard"
-        mirrored = EventFiles(local, place, self._console.say) if place is not None else None
         try:
             self._latest = self._latest_checkpoint()  # raises before anything is launched
             ours, agents = make_identities()
@@ -242,9 +251,6 @@ class JobRun:
             for launch in self._launches.values():
                 self._clean_up("can't close a launch", launch.close)
             self._clean_up("can't close the launcher", self._launcher.close)
-            if mirrored is not None:
-                limit = job.spec.deadlines.shutdown
-                self._clean_up("can't copy event files", partial(mirrored.close, limit))
             for path in (function, modules):
                 self._clean_up("can't delete a file", partial(path.unlink, missing_ok=True))
         return self._outcome()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 GROUP: Final = "gridflow.observers"
 #: Metrics that wait for one observer; further ones are dropped and counted.
 _MOST_WAITING: Final = 10_000
-#: Seconds that the end of a job waits for an observer that does nothing.
-_PATIENCE: Final = 5.0
+#: In times of its patience: how long the end waits for one that goes on working.
+_LONGEST: Final = 6
 _METHODS: Final = ("begin", "state", "metrics", "epoch", "restart", "end")
 
 
@@ -76,9 +76,15 @@ class Observer:
     """Is told in the driver how a job goes. Subclasses override what they are interested in.
 
     Each observer has a thread of its own, in which it is told one thing after the other. What it
-    raises is shown once, and harms nothing. Metrics that it is too slow for are left out, and the
-    end of a job waits for it for five seconds at most.
+    raises is shown once, and harms nothing. Metrics that it is too slow for are left out.
+
+    Attributes
+    ----------
+    patience : float, default 5
+        Seconds that the end of a job waits for it while it does nothing.
     """
+
+    patience: float = 5.0
 
     def begin(self, job: JobStart) -> None:
         """Be told that a job begins."""
@@ -156,8 +162,8 @@ class Observed:
             Outlet(
                 f"gridflow-{type(each).__name__}",
                 limit=_MOST_WAITING,
-                patience=_PATIENCE,
-                longest=_PATIENCE,
+                patience=each.patience,
+                longest=_LONGEST * each.patience,
                 on_gap=partial(self._missed, each),
             )
             for each in self._observers
@@ -202,7 +208,7 @@ class Observed:
             if not outlet.close():
                 self._say(
                     f"{type(observer).__name__} was given up: it has done nothing for "
-                    f"{_PATIENCE:g} seconds"
+                    f"{observer.patience:g} seconds"
                 )
 
     # In the threads of the outlets ---------------------------------------------------------------
