@@ -168,6 +168,49 @@ def test_all_ranks_may_write_to_one_path_and_go_on_from_it(tmp_path):
     assert len([*(tmp_path / "logs").rglob("*.v2")]) == len(result.attempts)
 
 
+def train_tf_keras(ctx, folder):
+    """Write in the ways of tf_keras to one place; return where it writes meanwhile."""
+    import tf_keras
+    from tf_keras.src.distribute import distributed_file_utils
+
+    folder = Path(folder)
+    with ctx.strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
+        model.compile("sgd", "mse")
+    own = tf_keras.callbacks
+    given = [
+        own.ModelCheckpoint(str(folder / "weights-{epoch}"), save_weights_only=True),
+        own.ModelCheckpoint(str(folder / "{epoch}.keras")),
+        own.TensorBoard(str(folder / "logs")),
+    ]
+    model.fit(X, X[:, :1], batch_size=4, epochs=20, shuffle=False, verbose=0, callbacks=given)
+    ctx.barrier()
+    path = distributed_file_utils.write_filepath(str(folder / "more"), ctx.strategy)
+    distributed_file_utils.remove_temp_dir_with_filepath(str(folder / "more"), ctx.strategy)
+    model.load_weights(str(folder / "weights-20"))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("by_value", "no_leaks")
+def test_tf_keras_writes_to_a_path_on_the_chief_alone(tmp_path):
+    values, _ = run_job(
+        train_tf_keras,
+        2,
+        "multi_worker_mirrored",
+        arguments=(str(tmp_path),),
+        env={"TF_USE_LEGACY_KERAS": "1"},
+    )
+    assert values == [f"{tmp_path}/more", f"{tmp_path}/workertemp_1/more"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        *("checkpoint", "logs", *(f"{epoch}.keras" for epoch in range(1, 21))),
+        *(f"weights-{epoch}.index" for epoch in range(1, 21)),
+        *(f"weights-{epoch}.data-00000-of-00001" for epoch in range(1, 21)),
+    }
+    assert len([*(tmp_path / "logs").rglob("*.v2")]) == 1
+
+
 def resume_apart(ctx, folder):
     """Restore on the chief alone, which has what the other lacks."""
     import keras

@@ -50,7 +50,7 @@ _WATCHED: Final = (
     *_BETWEEN_EPOCHS,
     *(f"on_{kind}batch_{when}" for kind in ("train_", "") for when in ("begin", "end")),
 )
-#: tf_keras itself gives the others a different path on ranks other than the chief.
+#: What tf_keras gives no other path on ranks other than the chief, as it does its other callbacks.
 _OF_TF_KERAS: Final = ("CSVLogger",)
 
 

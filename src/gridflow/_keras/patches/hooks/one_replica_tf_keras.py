@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Final
 
 import tensorflow as tf
 from tf_keras.src import losses
+from tf_keras.src.distribute import distributed_file_utils
 from tf_keras.src.engine import training
 from tf_keras.src.mixed_precision import loss_scale_optimizer as scaling
 from tf_keras.src.optimizers import utils as optimizer_utils
 from tf_keras.src.utils import losses_utils
 
+from gridflow._keras import group
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.hooks import predictions
@@ -99,6 +102,24 @@ def _know_reductions() -> None:
     wrap(losses.Loss, "_get_reduction", get_reduction, Layer.BUG)
 
 
+def _write_aside() -> None:
+    """tf_keras lets only the chief write to a path, but only under TensorFlow's own strategy."""
+
+    def of_rank(original: Any, path: Any, strategy: Any) -> Any:
+        given = tf.distribute.get_strategy() if strategy is None else strategy
+        if not group.is_of(given):
+            return original(path, strategy)
+        facts = SimpleNamespace(
+            _in_multi_worker_mode=lambda: given.extended.exchange.size > 1,
+            should_checkpoint=given.extended.should_checkpoint,
+            _task_id=given.extended.exchange.rank,
+        )
+        return original(path, SimpleNamespace(extended=facts))
+
+    for name in ("write_dirpath", "remove_temp_dirpath"):
+        wrap(distributed_file_utils, name, of_rank, Layer.BUG)
+
+
 def _predict_for_all() -> None:
     predictions.gather(training)
 
@@ -111,5 +132,6 @@ HOOKS: Final = tuple(
         "losses divide by what counts on all ranks": _divide_by_all,
         "losses are means in steps of one's own": _know_reductions,
         "each rank has the predictions of all rows": _predict_for_all,
+        "ranks may write to one path": _write_aside,
     }.items()
 )
