@@ -408,7 +408,10 @@ if verb == "up":
         name: {"Service": name, "State": begun, "ExitCode": 0} for name in document["services"]
     }
     state.write_text(json.dumps(services))
-services = json.loads(state.read_text()) if state.exists() else {}
+try:
+    services = json.loads(state.read_text())
+except FileNotFoundError:  # perhaps another call has just removed it
+    services = {}
 if verb == "ps":
     for service in services.values():
         print(json.dumps(service))
