@@ -39,8 +39,8 @@ def test_a_servers_settings_say_the_same():
 
 
 def communicate(ctx):
-    """Return the options that the strategy has."""
-    options = ctx.strategy.extended._communication_options
+    """Return the options of TensorFlow's strategy, through which the group exchanges values."""
+    options = ctx.strategy.extended.exchange._owner.extended._communication_options
     return options.implementation.value, options.timeout_seconds, options.bytes_per_pack
 
 

@@ -145,6 +145,14 @@ def limit_memory(limit: int | None) -> None:
         tf.config.set_logical_device_configuration(device, [part])
 
 
+def are_several() -> bool:
+    """Return whether TensorFlow computes on several devices in this process. It takes them now."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    return len(gpus or tf.config.list_logical_devices("CPU")) > 1
+
+
 def server_config(limit: int | None, gpus: int) -> Any:
     """Return the same limit as settings of a ``tf.distribute.Server``; None without a limit."""
     if limit is None or not gpus:

@@ -46,16 +46,23 @@ class GroupExchange:
     """The exchanges of one process, in the same order on all ranks.
 
     `wire`: The type in which gradients of float32 are exchanged. Default: their own.
-    `group`: Functions that have been traced use the one that is here when they run.
+    `group`: Functions that have been traced use the one that is here when they run. None: this
+        rank is the only one.
     """
 
-    def __init__(self, group: HostGroup, rank: int, size: int, wire: Any = None) -> None:
-        self.group, self.rank, self.size = group, rank, size
+    def __init__(
+        self, group: HostGroup | None, rank: int = 0, size: int = 1, wire: Any = None
+    ) -> None:
+        self.group: Any = group
+        self.rank, self.size = rank, size
         self._wire = None if wire is None else np.dtype(wire.as_numpy_dtype)
         self._is_compiling = False
         with tf.init_scope(), tf.device(_CPU):
             # TensorFlow orders only operations that read or write the same variable.
             self._order = tf.Variable(0.0, trainable=False, name="order_of_exchanges")
+
+    def _is_alone(self) -> bool:
+        return is_alone() or self.size == 1
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
@@ -72,7 +79,7 @@ class GroupExchange:
         `grads`: Of this rank's rows.
         `rows`: How many those are.
         """
-        if is_alone():
+        if self._is_alone():
             return list(grads)
         return self._combined(grads, tf.cast(rows, tf.int64), wire=self._wire)
 
@@ -82,7 +89,7 @@ class GroupExchange:
         Those of floating-point numbers take one exchange.
         """
         found = [with_tensors(each) for each in values]
-        if is_alone():
+        if self._is_alone():
             return found if means else [_times(each, self.size) for each in found]
         real = [place for place, each in enumerate(found) if each.dtype.is_floating]
         weight = tf.constant(1, tf.int64) if means else None
@@ -192,7 +199,7 @@ class GroupExchange:
     def concatenated(self, values: Any, axis: int = 0) -> Any:
         """Return the values of all ranks by rank, which may differ in size along an axis."""
         values = tf.convert_to_tensor(values)
-        if is_alone():
+        if self._is_alone():
             return tf.concat([values] * self.size, axis)
         if values.dtype in {tf.bool, tf.bfloat16}:
             known = tf.uint8 if values.dtype == tf.bool else tf.float32
@@ -224,9 +231,12 @@ class GroupExchange:
     def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
         """Return the value of one rank, to the bit. Not for graphs."""
         mine = np.asarray(value, order="C")
+        if self.size == 1:
+            return mine
         raw = mine.reshape(-1).view(np.uint8)
         total = self.group.all_reduce(raw if self.rank == chief else np.zeros_like(raw))
-        return total.view(mine.dtype).reshape(mine.shape)
+        found: np.ndarray[Any, Any] = total.view(mine.dtype).reshape(mine.shape)
+        return found
 
     def _call(
         self,

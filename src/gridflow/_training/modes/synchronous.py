@@ -51,8 +51,13 @@ class Synchronous(Mode):
         match process.facts.name:
             case "multi_worker_mirrored" if "TF_CONFIG" in os.environ:
                 return self._multi_worker()
-            case "multi_worker_mirrored" | "mirrored":  # a single worker needs no cluster
+            case "multi_worker_mirrored" | "mirrored" if devices.are_several():
                 return tf.distribute.MirroredStrategy()
+            case "multi_worker_mirrored" | "mirrored":  # a group of one
+                from gridflow._keras.group.exchange import GroupExchange
+                from gridflow._keras.group.strategy import GroupStrategy
+
+                return GroupStrategy.of(GroupExchange(None))
             case _:
                 return tf.distribute.get_strategy()
 

@@ -176,9 +176,9 @@ def _compile_in_parts() -> None:
             return getattr(self._model, name)
 
     def make_function(original: Any, self: Any, step_function: Any) -> Any:
-        is_in_parts = group.is_of(self.distribute_strategy) and steps.is_compiled(
-            step_function, self
-        )
+        strategy = self.distribute_strategy
+        is_groups = group.is_of(strategy) and strategy.extended.exchange.size > 1
+        is_in_parts = is_groups and steps.is_compiled(step_function, self)
         return original(_AsParts(self) if is_in_parts else self, step_function)
 
     wrap(_TRAINER, "_make_function", make_function, Layer.BUG)
