@@ -46,7 +46,9 @@ def test_each_script_prints_what_the_page_shows(tmp_path, monkeypatch):
     trained, applied = printed
     assert without_javas(trained.stderr) == []
     *told, last = trained.stdout.splitlines(keepends=True)
-    assert all(re.match(r"\[gridflow\] (epoch \d|waiting): ", line) for line in told), told
+    assert all(
+        re.match(r"\[gridflow\] (epoch \d|waiting|where the time went): ", line) for line in told
+    ), told
     check_shown(last, shown[0])
     check_shown(applied.stdout, shown[1])
     assert (tmp_path / "predicted" / "_SUCCESS").is_file()

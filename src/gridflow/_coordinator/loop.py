@@ -61,7 +61,7 @@ _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
 #: After this time, the user is told what keeps agents from starting.
 _OBSTACLE_SECONDS: Final = 5.0
 #: What held a shorter training back is of no interest.
-_WORTH_SAYING_SECONDS: Final = 10.0
+_WORTH_SAYING_SECONDS: Final = 30.0
 
 
 class JobRun:
@@ -453,7 +453,7 @@ class JobRun:
                     self._console.say(f"{task} {use}")
                 found = self._bottleneck()
                 if found is not None and found.seconds >= _WORTH_SAYING_SECONDS:
-                    self._console.say(found.sentence)
+                    self._console.say(f"where the time went: {found.sentence}")
                 self._finish = instruction
 
     def _start(self, begun: ev.StartGeneration) -> None:
