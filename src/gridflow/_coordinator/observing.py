@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
@@ -172,15 +173,14 @@ class Observed:
         #: By task: its steps in each epoch of each fit, and how many of all it was told of.
         self._steps: dict[int, dict[tuple[int, int], int]] = {}
         self._told: dict[int, int] = {}
-        self._epochs: dict[tuple[int, int], None] = {}
+        self._epochs: set[tuple[int, int]] = set()
 
     def tell(self, what: str, *about: Any) -> None:
         """Tell all observers; only metrics are left out if they are too slow."""
-        is_metrics = what == "metrics"
+        limit = None if what == "metrics" else sys.maxsize
         for observer, outlet in zip(self._observers, self._outlets, strict=True):
             action = partial(self._tell, observer, what, about)
-            key, limit = ("metrics", None) if is_metrics else (what, 1 << 60)
-            outlet.put(key, action, 1, 1, limit)
+            outlet.put(what, action, 1, 1, limit)
 
     def progress(self, rank: int, task: str, report: Progress) -> None:
         """Tell of a report of progress, if it is news."""
@@ -199,7 +199,7 @@ class Observed:
     def epoch(self, fit: int, epoch: int, values: Mapping[str, float]) -> None:
         """Tell the results of an epoch, unless that was done before a restart."""
         if (fit, epoch) not in self._epochs:
-            self._epochs[fit, epoch] = None
+            self._epochs.add((fit, epoch))
             self.tell("epoch", sorted(self._epochs).index((fit, epoch)), dict(values))
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import bottleneck, folders, journal, stimuli
 from gridflow._coordinator.progress import histories
+from gridflow._coordinator.record import read_result
 from gridflow._files.local import write_whole
 from gridflow._spec import markup
 from gridflow._spec.cluster import Task
@@ -126,7 +127,7 @@ def read(folder: Path) -> JobStory:
         elif "epoch" in line:
             fit, epoch = line["epoch"]
             job.epochs[fit, epoch] = line["logs"]
-    job.ends = folders.JobFolder(folder, 0.0, in_use=False).result()
+    job.ends = read_result(folder) or {}
     if job.ends:
         job.state, job.seconds = job.ends["state"], job.ends["seconds"]
     else:

@@ -210,7 +210,7 @@ def replay(folder: Path) -> Iterator[str]:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise errors.InvalidArgument(
-            f"the journal in {str(folder)!r} is none of this version: {error!r}"
+            f"the journal in {str(folder)!r} wasn't written by this version: {error!r}"
         ) from error
     yield f"{len(tasks)} tasks ({', '.join(map(str, tasks))}), strategy {first['strategy']}"
     began = 0.0
