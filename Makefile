@@ -100,7 +100,7 @@ lint: setup  ## ruff, mypy, and what may import what
 	.venv/bin/lint-imports --no-logo
 
 conformance: torch  ## Keras API x strategy x flavour against one process, max |dw| per cell
-	$(PY) -m gridflow.testing.conformance
+	PYTHONPATH=tests $(PY) -m conformance.table
 
 next: .venv/.ready jar  ## what the coming Keras, TensorFlow, JAX, pandas and Spark change, in one table; OPTIONS="keras jax"
 	@$(PY) scripts/next.py $(OPTIONS)

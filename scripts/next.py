@@ -225,7 +225,8 @@ def patches():
 
 def columns(name, folder):
     """Return for each column of the conformance table the cells that pass and fail."""
-    from gridflow.testing import conformance
+    sys.path.insert(0, str(ROOT / "tests"))
+    from conformance import table
 
     plain, found = {}, {}
     for strategy, flavour, on_spark in COMPONENTS[name].columns:
@@ -233,16 +234,12 @@ def columns(name, folder):
         place = folder / title.replace(" ", "-")
         try:
             if flavour not in plain:
-                plain[flavour] = conformance.run_plain(flavour, folder, models=1, steps=False)
+                plain[flavour] = table.run_plain(flavour, folder, models=1, steps=False)
             options = {"models": 1, "steps": False}
             if on_spark:
-                outcomes = on_cluster(
-                    conformance, strategy, flavour, plain[flavour], place, options
-                )
+                outcomes = on_cluster(table, strategy, flavour, plain[flavour], place, options)
             else:
-                outcomes = conformance.run_column(
-                    strategy, flavour, plain[flavour], place, **options
-                )
+                outcomes = table.run_column(strategy, flavour, plain[flavour], place, **options)
         except Exception as error:
             traceback.print_exc()
             found[title] = {"error": line(error)}
@@ -252,7 +249,7 @@ def columns(name, folder):
     return found
 
 
-def on_cluster(conformance, strategy, flavour, plain, place, options):
+def on_cluster(table, strategy, flavour, plain, place, options):
     from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 
     with StandaloneCluster(workers=2, cores=1) as cluster:
@@ -260,7 +257,7 @@ def on_cluster(conformance, strategy, flavour, plain, place, options):
         try:
             spark.sparkContext.setLogLevel("ERROR")
             wait_for_slots(spark, 2)
-            return conformance.run_column(strategy, flavour, plain, place, spark, **options)
+            return table.run_column(strategy, flavour, plain, place, spark, **options)
         finally:
             spark.stop()
 

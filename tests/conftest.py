@@ -15,11 +15,12 @@ import psutil
 import pytest
 from hypothesis import settings
 
+import suite
 from gridflow._agent.procfs import began
 from suite import classes, waiting
 
-# Jobs wait, too, where the suite can't be imported.
-cloudpickle.register_pickle_by_value(waiting)
+# Jobs use it, too, where it can't be imported.
+cloudpickle.register_pickle_by_value(suite)
 # That a busy machine takes its time is no failure.
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
@@ -87,7 +88,7 @@ def spark(cluster, scratch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session = cluster.session(**settings)
-    pyspark.cloudpickle.register_pickle_by_value(waiting)
+    pyspark.cloudpickle.register_pickle_by_value(suite)
     session.sparkContext.setLogLevel("OFF")
     session.sparkContext.environment |= {"GRIDFLOW_TEST_MARK": MARK, "TMPDIR": str(scratch)}
     wait_for_slots(session, 2)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gridflow.testing import asynchronous, batch_cases, conformance, uneven, weighted
-from gridflow.testing.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
-from gridflow.testing.step_cases import STEP_CASES, cases_of
+from conformance import asynchronous, batch_cases, table, uneven, weighted
+from conformance import outcomes as found
+from conformance.cases import DATA_CASES, MODELS, TENSORFLOW_CASES, TENSORFLOW_MODELS
+from conformance.step_cases import STEP_CASES, cases_of
 from suite.schedule import made_once
 
 pytestmark = pytest.mark.slow
@@ -16,18 +17,18 @@ CELLS = [(case, model) for model in MODELS for case in CASES]
 CELLS += [(case, MODELS[0]) for case in (*DATA_CASES, *uneven.CASES, *batch_cases.CASES)]
 #: Optimizers, losses and steps that aren't the usual ones.
 STEP_CELLS = [
-    (flavour, (case, MODELS[0])) for flavour in conformance.FLAVOURS for case in cases_of(flavour)
+    (flavour, (case, MODELS[0])) for flavour in table.FLAVOURS for case in cases_of(flavour)
 ]
 BACKEND_STEP_CELLS = [
-    (flavour, (case, MODELS[0])) for flavour in conformance.BACKENDS for case in cases_of(flavour)
+    (flavour, (case, MODELS[0])) for flavour in table.BACKENDS for case in cases_of(flavour)
 ]
 #: A single process computes the same whoever started it; `make conformance` runs those, too.
 ON_SPARK = ("multi_worker_mirrored",)
 #: What doesn't count alike on all replicas.
 WEIGHTED_CELLS = [
     (strategy, flavour, (case, MODELS[0]))
-    for strategy in conformance.STRATEGIES
-    for flavour in (*conformance.FLAVOURS, *(conformance.BACKENDS if strategy in ON_SPARK else ()))
+    for strategy in table.STRATEGIES
+    for flavour in (*table.FLAVOURS, *(table.BACKENDS if strategy in ON_SPARK else ()))
     for case in weighted.cases_of(flavour)
 ]
 #: The same for Keras 3 on JAX and torch.
@@ -36,8 +37,8 @@ BACKEND_CELLS = [
     for case, model in CELLS
     if case not in (*TENSORFLOW_CASES, *batch_cases.CASES) and model not in TENSORFLOW_MODELS
 ]
-SPARK_CELLS = [(flavour, cell) for flavour in conformance.FLAVOURS for cell in CELLS]
-SPARK_CELLS += [(backend, cell) for backend in conformance.BACKENDS for cell in BACKEND_CELLS]
+SPARK_CELLS = [(flavour, cell) for flavour in table.FLAVOURS for cell in CELLS]
+SPARK_CELLS += [(backend, cell) for backend in table.BACKENDS for cell in BACKEND_CELLS]
 #: There all rows of a run have to lie as they are, and so are of one dataset.
 SPARK_CELLS = [
     (flavour, cell)
@@ -74,7 +75,7 @@ def outcomes(request, tmp_path_factory):
     def expected_of(flavour):
         def make():
             folder = tmp_path_factory.mktemp("plain")
-            return conformance.run_plain(flavour, folder, **options_of(flavour))
+            return table.run_plain(flavour, folder, **options_of(flavour))
 
         return made_once(request.config, tmp_path_factory, f"conformance-{flavour}", make)
 
@@ -84,7 +85,7 @@ def outcomes(request, tmp_path_factory):
             options = options_of(flavour, column)
             folder = tmp_path_factory.mktemp("column") / "shared"
             expected = expected_of(flavour)
-            columns[flavour, *column] = conformance.run_column(
+            columns[flavour, *column] = table.run_column(
                 strategy, flavour, expected, folder, spark, **options
             )
         return columns[flavour, *column]
@@ -101,15 +102,15 @@ def check(outcome, cell):
 
 
 @pytest.mark.timeout(600)  # the first test of a column computes all of it
-@pytest.mark.parametrize("flavour", conformance.FLAVOURS)
-@pytest.mark.parametrize("strategy", conformance.STRATEGIES)
+@pytest.mark.parametrize("flavour", table.FLAVOURS)
+@pytest.mark.parametrize("strategy", table.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
 def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour):
     check(outcomes(strategy, flavour)[cell], cell)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("strategy", conformance.STRATEGIES)
+@pytest.mark.parametrize("strategy", table.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, strategy, flavour):
     check(outcomes(strategy, flavour)[cell], cell)
@@ -120,7 +121,7 @@ def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, s
 def test_what_counts_differently_on_replicas_counts_as_in_one_process(
     outcomes, cell, strategy, flavour
 ):
-    if flavour not in conformance.installed():
+    if flavour not in table.installed():
         pytest.skip(f"{flavour} isn't installed")
     check(outcomes(strategy, flavour)[cell], cell)
 
@@ -129,24 +130,24 @@ def test_what_counts_differently_on_replicas_counts_as_in_one_process(
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strategy, flavour):
-    if flavour not in conformance.installed():
+    if flavour not in table.installed():
         pytest.skip(f"{flavour} isn't installed")
     check(outcomes(strategy, flavour)[cell], cell)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ON_SPARK)
-@pytest.mark.parametrize("flavour", conformance.BACKENDS)
+@pytest.mark.parametrize("flavour", table.BACKENDS)
 @pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
 def test_other_backends_compute_what_one_process_computes(outcomes, cell, strategy, flavour):
-    if flavour not in conformance.installed():
+    if flavour not in table.installed():
         pytest.skip(f"{flavour} isn't installed")
     check(outcomes(strategy, flavour)[cell], cell)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ["parameter_server"])
-@pytest.mark.parametrize("flavour", conformance.FLAVOURS)
+@pytest.mark.parametrize("flavour", table.FLAVOURS)
 @pytest.mark.parametrize("cell", asynchronous.CELLS, ids=lambda cell: ", ".join(cell))
 def test_parameter_servers_are_as_good_as_synchronous_training(outcomes, cell, strategy, flavour):
     check(outcomes(strategy, flavour)[cell], cell)
@@ -156,7 +157,7 @@ def test_parameter_servers_are_as_good_as_synchronous_training(outcomes, cell, s
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), SPARK_CELLS, ids=str)
 def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour):
-    if flavour not in conformance.installed():
+    if flavour not in table.installed():
         pytest.skip(f"{flavour} isn't installed")
     check(outcomes(strategy, flavour, spark)[cell], cell)
 
@@ -164,7 +165,7 @@ def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour)
 @pytest.mark.parametrize(("strategy", "flavour"), [("none", "keras")])
 def test_the_table_has_a_row_for_each_cell(outcomes, strategy, flavour):
     expected = outcomes.expected_of(flavour)
-    column = conformance.compare([expected], expected, flavour, 1)
-    lines = conformance.table({(strategy, flavour): column}).splitlines()
+    column = found.compare([expected], expected, flavour, 1)
+    lines = found.table({(strategy, flavour): column}).splitlines()
     assert len(lines) == 2 + len(expected)
     assert f"{strategy} {flavour}" in lines[0]

@@ -11,8 +11,8 @@ import sys
 from pyspark.sql import SparkSession
 
 from gridflow import Role, SparkLauncher, TensorflowDistributor
-from gridflow.testing.data_service import BATCH, train
 from gridflow.testing.deaths import kill_task
+from suite.data_service import BATCH, train
 
 
 def read(ctx, count):

@@ -10,8 +10,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from conformance import asynchronous
 from gridflow import Role, SparkLauncher, TensorflowDistributor
-from gridflow.testing import asynchronous
 
 
 def train(ctx):

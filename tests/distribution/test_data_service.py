@@ -14,7 +14,7 @@ from gridflow import InvalidArgument, LocalLauncher, Role, TensorflowDistributor
 from gridflow._spec.cluster import Task
 from gridflow._spec.data_service import SHARDINGS, read_address
 from gridflow._spec.tasks import make_tasks, parts_of
-from gridflow.testing.data_service import (
+from suite.data_service import (
     BATCH,
     expected,
     most_missing,

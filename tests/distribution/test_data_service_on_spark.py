@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gridflow.testing.data_service import most_missing
+from suite.data_service import most_missing
+from suite.new_process import WITH_SUITE
 
 SCRIPT = Path(__file__).with_name("data_service_on_spark.py")
 
@@ -18,7 +20,14 @@ SCRIPT = Path(__file__).with_name("data_service_on_spark.py")
 def test_numbers_come_as_the_page_says_and_training_is_as_without_it_on_spark(tmp_path, scratch):
     path = tmp_path / "found.json"
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, **WITH_SUITE},
+    )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"
     found = json.loads(path.read_text(encoding="utf-8"))
     assert "dispatcher:0, data:0, data:1" in found["plan"]

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gridflow.testing.counted import counting_model, killing_callback, times_trained
+from suite.counted import counting_model, killing_callback, times_trained
 
 ROWS, EPOCHS, BATCH = 131, 2, 8
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridflow import InvalidArgument, TrainingFailed
-from gridflow.testing.counted import counting_model, killing_callback, times_trained
+from suite.counted import counting_model, killing_callback, times_trained
 
 ROWS = 130
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gridflow.testing import asynchronous
+from conformance import asynchronous
+from suite.new_process import WITH_SUITE
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +23,14 @@ def found(scratch, tmp_path_factory):
     """Return what the job found."""
     path = tmp_path_factory.mktemp("servers") / "found.json"
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+        env={**os.environ, **WITH_SUITE},
+    )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"
     return json.loads(path.read_text(encoding="utf-8"))
 

@@ -13,7 +13,7 @@ from ranks import run_job
 from gridflow._keras import callbacks as gridflow_callbacks
 from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow.errors import InvalidArgument
-from gridflow.testing.lives import Life
+from suite.lives import Life
 from suite.waiting import wait_for
 
 ROWS, BATCH, EPOCHS = 48, 8, 3

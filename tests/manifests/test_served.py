@@ -19,7 +19,8 @@ from gridflow import Role as DistributorRole
 from gridflow.deploy import JobError, Role, render
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify
-from gridflow.testing.data_service import BATCH
+from suite.data_service import BATCH
+from suite.new_process import WITH_SUITE
 from suite.ports import free_ports
 from suite.waiting import patience
 
@@ -113,7 +114,7 @@ def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leak
     for role, index, env, words in on_this_host(processes(job, target)):
         running[f"{role}:{index}"] = subprocess.Popen(
             [sys.executable, "-m", "gridflow.cli", "launch", *words[2:]],
-            env={**os.environ, **env, "CUDA_VISIBLE_DEVICES": "-1"},
+            env={**os.environ, **WITH_SUITE, **env, "CUDA_VISIBLE_DEVICES": "-1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -133,7 +134,8 @@ def test_launched_programs_read_through_it_and_it_ends_with_them(target, no_leak
 
 
 @pytest.mark.slow
-def test_gridflow_run_trains_through_the_service_as_without_it(no_leaks, capfd):
+def test_gridflow_run_trains_through_the_service_as_without_it(no_leaks, capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", WITH_SUITE["PYTHONPATH"])
     command = [sys.executable, PROGRAM, "train"]
     job = flights(command=command, args=[], roles={"worker": Role(2), "data": Role(1)})
     assert run_in_process(job, "local") == 0

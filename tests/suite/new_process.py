@@ -4,10 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from suite.waiting import patience
+
+#: For a program that imports this suite.
+WITH_SUITE = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def in_new_network(source):

@@ -7,7 +7,7 @@ import sys
 import tensorflow as tf
 
 from gridflow.data import data_service
-from gridflow.testing.data_service import train
+from suite.data_service import train
 
 if sys.argv[1:] == ["train"]:
     served, plain = train(lambda rows: data_service(rows, sharding="off")), train(lambda rows: rows)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from conformance.cases import BATCH, EPOCHS, STEPS, CaseResult, dataset, natural_rows, trained
 from gridflow._spec.backends import BACKENDS
-from gridflow.testing.cases import BATCH, EPOCHS, STEPS, CaseResult, dataset, natural_rows, trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gridflow.testing.cases import Lab
+    from conformance.cases import Lab
 
 #: Values of ``steps_per_epoch``: fewer batches than the data have, and more.
 FEWER, MORE = 3, 6

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.testing.cases import BATCH, EPOCHS, ROWS, STEPS, CaseResult, trained
+from conformance.cases import BATCH, EPOCHS, ROWS, STEPS, CaseResult, trained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow.testing.cases import Lab
+    from conformance.cases import Lab
 
 CASES: Final = (
     "masked loss",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gridflow.testing import asynchronous
-from gridflow.testing.cases import MODELS, CaseResult
+from conformance import asynchronous
+from conformance.cases import MODELS, CaseResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,9 +66,9 @@ def compare(
     Parameters
     ----------
     ranks : sequence of dict
-        The results of `gridflow.testing.columns.column`, one per rank.
+        The results of `conformance.columns.column`, one per rank.
     expected : dict
-        The results of `gridflow.testing.columns.plain`.
+        The results of `conformance.columns.plain`.
     flavour : str
         Of Keras on TensorFlow, or another backend of Keras 3.
     replicas : int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.testing.cases import (
+from conformance.cases import (
     BATCH,
     EPOCHS,
     STEPS,
@@ -17,7 +17,7 @@ from gridflow.testing.cases import (
 )
 
 if TYPE_CHECKING:
-    from gridflow.testing.cases import Lab
+    from conformance.cases import Lab
 
 #: The cases; each uses the first model.
 CASES: Final = ("fit PyDataset", "on batches")

@@ -6,9 +6,9 @@ same global batches, without gridflow (arrays passed to ``fit``). The number in 
 largest difference in any weight or output. Layers that work per replica (plain BatchNormalization,
 Dropout) can't give the same numbers on several replicas: there the losses are compared, and all
 ranks must hold the same weights and statistics. Asynchronous training has its own column, with
-different cases (`gridflow.testing.asynchronous`).
+different cases (`conformance.asynchronous`).
 
-``python -m gridflow.testing.conformance`` prints the table, for local processes and for Spark.
+``make conformance`` prints the table, for local processes and for Spark.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
+from conformance import asynchronous, uneven, weighted
+from conformance.cases import MODELS, CaseResult, rows
+from conformance.columns import BACKENDS, FLAVOURS, column
+from conformance.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
 from gridflow._spec.backends import KERAS_VARIABLE
 from gridflow._spec.option_groups import Deadlines, LaunchOptions
 from gridflow._spec.tasks import Role
-from gridflow.testing import asynchronous, uneven, weighted
-from gridflow.testing.cases import MODELS, CaseResult, rows
-from gridflow.testing.columns import BACKENDS, FLAVOURS, column
-from gridflow.testing.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +56,10 @@ _SERVERS: Final = "parameter_server"
 _EXACT: Final = {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 #: Or a process would take all memory of a GPU on which others compute, too.
 _GROWTH: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+#: Where other processes find this package.
+_WITH_TESTS: Final = os.pathsep.join(
+    [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+)
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
@@ -92,13 +96,19 @@ def run_plain(
     place = directory / f"plain-{flavour}"
     options = f"{in_full=}, {models=}, {steps=}, {weights=}, {data_cases=}"
     arguments = f"{flavour!r}, {str(place)!r}, {options}"
-    call = f"from gridflow.testing import columns; columns.plain({arguments})"
+    call = f"from conformance import columns; columns.plain({arguments})"
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", call],
         check=True,
         timeout=_TIMEOUT,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **_environment(gpus), **_GROWTH, KERAS_VARIABLE: _backend_of(flavour)},
+        env={
+            **os.environ,
+            **_environment(gpus),
+            **_GROWTH,
+            KERAS_VARIABLE: _backend_of(flavour),
+            "PYTHONPATH": _WITH_TESTS,
+        },
     )
     found: dict[Cell, CaseResult] = cloudpickle.loads(place.read_bytes())
     return found
@@ -212,7 +222,7 @@ def run_column(
         strategy=strategy,
         backend=_backend_of(flavour),
         launcher=launcher,
-        env=_environment(gpus),
+        env={**_environment(gpus), "PYTHONPATH": _WITH_TESTS},
         job_dir=shared / "job",
         launch_options=LaunchOptions(warm_seconds=warm_seconds),
         deadlines=Deadlines(step=_TIMEOUT),
@@ -254,7 +264,7 @@ def _frame(spark: SparkSession, columns: Mapping[str, np.ndarray], partitions: i
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return 1 if a cell failed."""
     parser = argparse.ArgumentParser(
-        prog="python -m gridflow.testing.conformance",
+        prog="python -m conformance.table",
         description="Compare each way to train with a single process. Takes about ten minutes.",
     )
     choices = ("local", "spark")
@@ -319,6 +329,6 @@ def _run_on(
 
 if __name__ == "__main__":
     # Import the module instead of using __main__, so that its functions are pickled by name.
-    from gridflow.testing.conformance import main as run
+    from conformance.table import main as run
 
     sys.exit(run())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow.testing.cases import BATCH, EPOCHS, CaseResult, Lab
+from conformance.cases import BATCH, EPOCHS, CaseResult, Lab
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -74,7 +74,7 @@ def killing_callback(ctx: TrainingContext, keras: Any, victim: str | None, batch
     class Killing(keras.callbacks.Callback):  # type: ignore[misc]
         done = ctx.generation > 0
 
-        def on_train_batch_begin(self, number: int, logs: Any = None) -> None:  # noqa: ARG002
+        def on_train_batch_begin(self, number: int, logs: Any = None) -> None:
             if number == batch and not self.done:
                 self.done = True
                 threading.Timer(_UNDER_WAY_SECONDS, self.kill).start()

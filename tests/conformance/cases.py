@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow.testing.lives import DiedError, Life
+from suite.lives import DiedError, Life
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

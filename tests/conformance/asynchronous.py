@@ -13,7 +13,7 @@ from typing import Any, Final
 import cloudpickle
 import numpy as np
 
-from gridflow.testing.cases import CaseResult
+from conformance.cases import CaseResult
 
 ROWS: Final = 2048
 BATCH: Final = 32

@@ -1,4 +1,4 @@
-"""What each process of `gridflow.testing.conformance` computes: all cells of a column."""
+"""What each process of `conformance.table` computes: all cells of a column."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from gridflow._spec import backends
-from gridflow.testing import asynchronous, batch_cases, uneven, weighted
-from gridflow.testing.cases import (
+from conformance import asynchronous, batch_cases, uneven, weighted
+from conformance.cases import (
     MODELS,
     CaseResult,
     Lab,
@@ -20,10 +19,11 @@ from gridflow.testing.cases import (
     plain_results,
     results,
 )
-from gridflow.testing.step_cases import plain_step_results, step_results
+from conformance.step_cases import plain_step_results, step_results
+from gridflow._spec import backends
 
 if TYPE_CHECKING:
-    from gridflow.testing.outcomes import Cell
+    from conformance.outcomes import Cell
 
 #: Keras 3 and tf_keras on TensorFlow, then Keras 3 on its other backends.
 FLAVOURS: Final = ("keras", "tf_keras")
