@@ -55,17 +55,9 @@ def short_path(folder: Path) -> Iterator[Path]:
 def temporary_folder(prefix: str, root: str | Path | None = None) -> Iterator[Path]:
     """Create a folder; delete it at the end of the block, or when this process dies in it.
 
-    Parameters
-    ----------
-    prefix : str
-        Of its name.
-    root : str or Path, optional
-        The parent folder, created if missing. Default: the temporary folder.
-
-    Raises
-    ------
-    UnsafePath
-        Another user created the root, in a place where any user can.
+    `prefix`: Of its name.
+    `root`: The parent folder, created if missing. Default: the temporary folder.
+    Raises `UnsafePath`: Another user created the root, in a place where any user can.
     """
     if root is not None:
         make_folders(Path(root))

@@ -63,12 +63,8 @@ def _field(schema: pa.Schema, name: str) -> pa.Field:
 def reason_against(kind: pa.DataType, where: str) -> str | None:
     """Return why a column can never become a tensor; None if it can.
 
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-        The column's type.
-    where : str
-        What to call it.
+    `kind`: The column's type.
+    `where`: What to call it.
     """
     if pa.types.is_struct(kind):  # its fields are columns
         reasons = [reason_against(field.type, f"{where}, field {field.name!r},") for field in kind]

@@ -127,24 +127,12 @@ def check_own(root: Path, below: Sequence[str] = ()) -> os.stat_result:
     systems that map all owners to one (NFS's ``root_squash``) or don't store modes (SMB), a file
     that this process creates there shows what to expect.
 
-    Parameters
-    ----------
-    root : Path
-        A folder.
-    below : sequence of str
-        Names inside it, each within the previous one.
-
-    Returns
-    -------
-    os.stat_result
-        The status of the last one.
-
-    Raises
-    ------
-    UnsafePath
-        Something on the path isn't only this user's, or is a link; the message says whose it is.
-    FileNotFoundError
-        Something on the path doesn't exist.
+    `root`: A folder.
+    `below` (sequence of str): Names inside it, each within the previous one.
+    Returns: The status of the last one.
+    Raises `UnsafePath`: Something on the path isn't only this user's, or is a link; the message
+        says whose it is.
+    Raises `FileNotFoundError`: Something on the path doesn't exist.
     """
     path, writers = root, _OTHERS_WRITE
     found = path.lstat()
@@ -198,10 +186,7 @@ def open_file(path: Path, mode: str = "rb", **options: Any) -> IO[Any]:
 def open_own(path: Path) -> IO[bytes]:
     """Open a file for reading if this user owns it.
 
-    Raises
-    ------
-    UnsafePath
-        Another user owns it, or it isn't a regular file.
+    Raises `UnsafePath`: Another user owns it, or it isn't a regular file.
     """
     file: IO[bytes] = open_file(path)
     try:
@@ -233,11 +218,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     An existing file or link of that name is replaced.
 
-    Raises
-    ------
-    OSError
-        The disk is full, or permission is missing. Nothing is left then, and an existing file is
-        unchanged.
+    Raises `OSError`: The disk is full, or permission is missing. Nothing is left then, and an
+        existing file is unchanged.
     """
     content = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")

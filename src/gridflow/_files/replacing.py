@@ -23,17 +23,9 @@ def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
     After an error nothing is left of it, and what was at `path` is unchanged. A link stays a link;
     devices and pipes are written to directly. The file keeps the mode of the old one.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A local path; its folder must exist.
-    ending : str, optional
-        Suffix of the temporary name, for code that depends on it.
-
-    Raises
-    ------
-    OSError
-        The folder doesn't exist, the disk is full, or permission is missing.
+    `path`: A local path; its folder must exist.
+    `ending`: Suffix of the temporary name, for code that depends on it.
+    Raises `OSError`: The folder doesn't exist, the disk is full, or permission is missing.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):

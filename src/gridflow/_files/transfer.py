@@ -40,10 +40,8 @@ OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 def destination(path: str | os.PathLike[str]) -> Path | Where:
     """Return a local path, or a place in another file system.
 
-    Raises
-    ------
-    InvalidArgument, MissingDependency, GridflowError
-        As `gridflow._files.systems.where`.
+    Raises `InvalidArgument`, `MissingDependency`, `GridflowError`: As
+        `gridflow._files.systems.where`.
     """
     text = str(path)
     if not is_local(text):
@@ -57,10 +55,7 @@ def put(source: Path, target: Where) -> None:
     It gets its name there once it is complete. Object stores have no folders: there, the files of a
     folder arrive one by one.
 
-    Raises
-    ------
-    GridflowError
-        The file system refuses, or can't be reached.
+    Raises `GridflowError`: The file system refuses, or can't be reached.
     """
     folder, name = posixpath.split(target.path.rstrip("/"))
     with _named(target, "can't be written"):

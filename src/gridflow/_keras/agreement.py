@@ -66,11 +66,7 @@ class FitState(NamedTuple):
 class Agreement:
     """The fits of this process in which all ranks train one model.
 
-    Parameters
-    ----------
-    rank : int
-    compares : bool, default True
-        Whether weights are the same on all ranks at the end of an epoch.
+    `compares`: Whether weights are the same on all ranks at the end of an epoch.
     """
 
     def __init__(self, rank: int, *, compares: bool = True) -> None:
@@ -83,11 +79,7 @@ class Agreement:
     def join(self, group: HostGroup, *, in_steps: bool) -> None:
         """Agree with the ranks of a group from now on.
 
-        Parameters
-        ----------
-        group : HostGroup
-        in_steps : bool
-            Whether steps add up gradients through this group.
+        `in_steps`: Whether steps add up gradients through this group.
         """
         self._group, self._is_told_in_steps = group, in_steps
         group.asked = self._asked
@@ -122,10 +114,7 @@ class Agreement:
     def start(self, model: Any) -> None:
         """Compare where callbacks start a fit.
 
-        Raises
-        ------
-        GridflowError
-            This rank starts elsewhere than the others, or with another model.
+        Raises `GridflowError`: This rank starts elsewhere than the others, or with another model.
         """
         from gridflow._keras import statistics
         from gridflow._keras.patches.hooks import position
@@ -138,10 +127,7 @@ class Agreement:
     def step_ended(self, *, wants: bool) -> bool:
         """Return whether all ranks stop after this step.
 
-        Parameters
-        ----------
-        wants : bool
-            Whether a callback of this rank wants to. The others hear it with the next step.
+        `wants`: Whether a callback of this rank wants to. The others hear it with the next step.
         """
         if self._group is None or not self._is_in_fit:
             return wants
@@ -155,10 +141,7 @@ class Agreement:
 
         It is made after a step of the fit that runs, or of the next one that makes checkpoints.
 
-        Parameters
-        ----------
-        stays : bool
-            Whether no rank makes another step after it.
+        `stays`: Whether no rank makes another step after it.
         """
         self._asked = _SAVE | _STAY * stays
         if self._group is not None:
@@ -188,10 +171,7 @@ class Agreement:
     def epoch_ended(self, model: Any, epoch: int, *, wants: bool) -> bool:
         """Compare the models at the end of an epoch; return whether all ranks stop.
 
-        Raises
-        ------
-        GridflowError
-            This rank has another model than the others.
+        Raises `GridflowError`: This rank has another model than the others.
         """
         if not self._is_in_fit:
             return wants

@@ -45,9 +45,7 @@ def refuse_python(dataset: Any, where: str) -> None:
 
     `where`: Where it would run.
 
-    Raises
-    ------
-    InvalidArgument
+    Raises `InvalidArgument`.
     """
     found = private_parts.python_functions(private_parts.graph_of(dataset))
     if found:

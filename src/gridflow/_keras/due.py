@@ -19,12 +19,8 @@ _LONGEST_SILENCE: Final = 5.0
 class Due:
     """Whether steps of a training process are due.
 
-    Parameters
-    ----------
-    send : callable
-        Sends messages to the driver.
-    timeout : float or None
-        The job's ``Deadlines.step``.
+    `send`: Sends messages to the driver.
+    `timeout`: The job's ``Deadlines.step``.
     """
 
     def __init__(self, send: Callable[[StepsDue], object], timeout: float | None) -> None:

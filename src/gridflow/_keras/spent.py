@@ -23,19 +23,12 @@ _OF_BATCHES: Final = ("on_train_batch_begin", "on_train_batch_end")
 class Spent:
     """Seconds by what they were spent on, over all fits of this process.
 
-    Parameters
-    ----------
-    counters : mapping of str to callable
-        What others count: functions that return seconds so far.
-
-    Attributes
-    ----------
-    steps : int
-        How many have begun.
-    rows_a_step : int
-        0 if unknown.
-    fetching : callable
-        Returns the seconds in which steps fetched their batches, where they do so themselves.
+    `counters` (mapping of str to callable): What others count: functions that return seconds so
+        far.
+    `steps`: How many have begun.
+    `rows_a_step`: 0 if unknown.
+    `fetching`: Returns the seconds in which steps fetched their batches, where they do so
+        themselves.
     """
 
     def __init__(self, counters: Mapping[str, Callable[[], float]]) -> None:

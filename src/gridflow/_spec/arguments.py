@@ -66,10 +66,7 @@ MOVED: Final = {
 def refuse_moved(names: Iterable[str]) -> None:
     """Refuse options that are in a group, and say in which.
 
-    Raises
-    ------
-    InvalidArgument
-        With the first such option.
+    Raises `InvalidArgument`: With the first such option.
     """
     for name in names:
         if name in MOVED:

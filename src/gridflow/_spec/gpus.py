@@ -30,12 +30,8 @@ _TOLERANCE: Final = 0.0051
 class GpuNeed:
     """The GPUs of one task.
 
-    Attributes
-    ----------
-    count : int or None
-        How many; None: those that Spark's task resources assign to it, perhaps none.
-    shares : int, default 1
-        How many tasks share each of them.
+    `count`: How many; None: those that Spark's task resources assign to it, perhaps none.
+    `shares`: How many tasks share each of them.
     """
 
     count: int | None = None
@@ -55,10 +51,7 @@ class GpuNeed:
     def parse(cls, what: str, value: Any) -> GpuNeed:
         """Read ``gpus=``: None, a whole number, or one of the fractions 1/2 to 1/10.
 
-        Raises
-        ------
-        InvalidArgument
-            For anything else; the message says what is allowed.
+        Raises `InvalidArgument`: For anything else; the message says what is allowed.
         """
         if value is None:
             return cls()

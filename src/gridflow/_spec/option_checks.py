@@ -38,10 +38,7 @@ def size_in_bytes(what: str, size: Any) -> int:
 def choose(what: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuse a value that isn't allowed.
 
-    Raises
-    ------
-    InvalidArgument
-        With the allowed values, and the closest of them.
+    Raises `InvalidArgument`: With the allowed values, and the closest of them.
     """
     if value not in allowed:
         names = ", ".join(repr(name) for name in allowed)
@@ -101,10 +98,7 @@ def batch_function(what: str, value: Any) -> None:
 def whole_number(what: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """Return the value if it is a whole number from the minimum to the maximum, if there is one.
 
-    Raises
-    ------
-    InvalidArgument
-        Otherwise, with the value.
+    Raises `InvalidArgument`: Otherwise, with the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidArgument(
@@ -140,10 +134,7 @@ def time_limit(what: str, value: Any) -> float:
 def boolean(what: str, value: Any) -> None:
     """Refuse anything except True and False.
 
-    Raises
-    ------
-    InvalidArgument
-        With the value.
+    Raises `InvalidArgument`: With the value.
     """
     if not isinstance(value, bool):
         raise InvalidArgument(f"{what} must be True or False; got {value!r}.")

@@ -267,17 +267,8 @@ class TensorBoard:
 class TrainingOptions:
     """How the training processes train.
 
-    Attributes
-    ----------
-    strategy : str
-    backend : str
-        Keras 3's backend.
-    seed : int or None
-    checkpoint_every : int or None
-        In steps; None: at each epoch's end.
-    tensorboard : TensorBoard
-    distribution : Distribution
-    programs : Programs
+    `backend`: Keras 3's backend.
+    `checkpoint_every`: In steps; None: at each epoch's end.
     """
 
     strategy: str

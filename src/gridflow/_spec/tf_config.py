@@ -35,16 +35,9 @@ Hosts: TypeAlias = "list[str] | dict[str, str]"
 class ClusterMember:
     """A process, and its view of the cluster.
 
-    Attributes
-    ----------
-    role : str
-    index : int
-    cluster : dict
-        Addresses by role, without the evaluator, which isn't part of the cluster.
-    source : str
-        Where this was found.
-    data_service : dict
-        Addresses of the tasks of the data service, by role.
+    `cluster`: Addresses by role, without the evaluator, which isn't part of the cluster.
+    `source`: Where this was found.
+    `data_service`: Addresses of the tasks of the data service, by role.
     """
 
     role: str
@@ -62,10 +55,8 @@ class ClusterMember:
     def checked(cls, role: str, index: int, cluster: Mapping[str, Any], source: str) -> Self:
         """Return a checked member.
 
-        Raises
-        ------
-        InvalidArgument
-            It isn't in its cluster, or the cluster contains something other than addresses.
+        Raises `InvalidArgument`: It isn't in its cluster, or the cluster contains something other
+            than addresses.
         """
         hosts_of = {
             name: hosts for name, hosts in cluster.items() if hosts and facts_of(name).is_in_cluster
@@ -98,10 +89,7 @@ class ClusterMember:
     def from_tf_config(cls, text: str) -> Self:
         """Parse the value of ``TF_CONFIG``, also one from an operator.
 
-        Raises
-        ------
-        InvalidArgument
-            It can't be parsed, or is inconsistent.
+        Raises `InvalidArgument`: It can't be parsed, or is inconsistent.
         """
         try:
             tree = json.loads(text)
@@ -117,10 +105,7 @@ class ClusterMember:
     def from_flags(cls, flags: Mapping[str, str], source: str) -> Self:
         """Parse the values of the classic flags, by name.
 
-        Raises
-        ------
-        InvalidArgument
-            ``job_name`` is missing, or they are inconsistent.
+        Raises `InvalidArgument`: ``job_name`` is missing, or they are inconsistent.
         """
         if "job_name" not in flags:
             raise InvalidArgument(f"{source}: missing --job_name; got {', '.join(flags)}.")
@@ -182,10 +167,7 @@ def in_order(hosts: Hosts) -> list[str]:
 def canonical_role(name: str) -> str:
     """Return gridflow's name of a role.
 
-    Raises
-    ------
-    InvalidArgument
-        There is no such role.
+    Raises `InvalidArgument`: There is no such role.
     """
     role = _SYNONYMS.get(name.lower(), name.lower())
     if role not in ROLES:

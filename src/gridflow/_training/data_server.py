@@ -55,23 +55,12 @@ def start(
 ) -> Any:
     """Start the server of a task, and return it.
 
-    Parameters
-    ----------
-    task : Task
-    dispatcher : str
-        Its ``host:port``.
-    workers : sequence of str
-        Those of all data workers.
-    journal : str
-        Folder in which the dispatcher writes down what it knows, on this host or in a store that
-        TensorFlow can write to. One that is started again goes on from there.
-    patience : float
-        Seconds that a worker waits for the dispatcher to listen.
-
-    Raises
-    ------
-    GridflowError
-        The dispatcher doesn't listen.
+    `dispatcher`: Its ``host:port``.
+    `workers` (sequence of str): Those of all data workers.
+    `journal`: Folder in which the dispatcher writes down what it knows, on this host or in a store
+        that TensorFlow can write to. One that is started again goes on from there.
+    `patience`: Seconds that a worker waits for the dispatcher to listen.
+    Raises `GridflowError`: The dispatcher doesn't listen.
     """
     import tensorflow as tf
 

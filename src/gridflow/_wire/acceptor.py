@@ -54,18 +54,12 @@ class _Visitor:
 class Acceptor:
     """Accepts connections until it is closed. Bad peers and exhausted resources don't stop it.
 
-    Parameters
-    ----------
-    listener : socket
-        A listening socket; `close` closes it.
-    meet : callable
-        ``meet(connection)`` is a generator that authenticates a non-blocking connection. It yields
-        the events that it waits for (``select.POLLIN``). In the end it hands the connection over or
-        closes it; it also closes it when the generator fails or is closed early.
-    name : str
-        Name of the thread.
-    seconds : float
-        Time limit for authentication.
+    `listener`: A listening socket; `close` closes it.
+    `meet`: ``meet(connection)`` is a generator that authenticates a non-blocking connection. It
+        yields the events that it waits for (``select.POLLIN``). In the end it hands the connection
+        over or closes it; it also closes it when the generator fails or is closed early.
+    `name`: Name of the thread.
+    `seconds`: Time limit for authentication.
     """
 
     def __init__(

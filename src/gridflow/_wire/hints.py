@@ -151,10 +151,7 @@ def lost_a_peer(log: str) -> bool:
     Only the type and text of an uncaught exception can say so. A program that catches it chooses
     its own exit code, which is trusted.
 
-    Parameters
-    ----------
-    log : str
-        The end of what the program printed.
+    `log`: The end of what the program printed.
     """
     _, found, after = log.rpartition(_TRACEBACK)
     raised = (_RAISED if found else _RAISED_BELOW).search(after)

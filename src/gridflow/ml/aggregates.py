@@ -32,17 +32,8 @@ def find(
 ) -> dict[Want, Any]:
     """Return the result of each want.
 
-    Parameters
-    ----------
-    frame : DataFrame
-    wants : sequence of Want
-    limits : mapping
-        Number of most frequent tokens needed of a vocabulary; None: all.
-
-    Raises
-    ------
-    DataError, SchemaError
-        Columns don't have the required type or values.
+    `limits`: Number of most frequent tokens needed of a vocabulary; None: all.
+    Raises `DataError`, `SchemaError`: Columns don't have the required type or values.
     """
     kinds = _Kinds(frame)
     for want in wants:
@@ -90,10 +81,7 @@ class _Kinds:
     def check(self, want: Want) -> None:
         """Reject columns of types that the layer doesn't accept.
 
-        Raises
-        ------
-        SchemaError
-            Names the column and its type.
+        Raises `SchemaError`: Names the column and its type.
         """
         integers = ("byte", "short", "integer", "long")
         numbers = (*integers, "float", "double", "boolean")

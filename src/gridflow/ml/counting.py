@@ -32,12 +32,8 @@ def parts(frame: DataFrame, wants: Sequence[Want]) -> DataFrame | None:
 
     None where the session can't have the jar.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Without arrays in the columns that are wanted.
-    wants : sequence of Want
-        Such as `is_counted`.
+    `frame`: Without arrays in the columns that are wanted.
+    `wants` (sequence of Want): Such as `is_counted`.
     """
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as f

@@ -37,15 +37,9 @@ _ROWS: Final = 256
 class _Format:
     """An export format.
 
-    Attributes
-    ----------
-    keras : str
-    suffix : str
-        The suffix of its file; empty for a folder.
-    checks_with : str or None
-        The package for checking it; None: the backend itself.
-    run : function
-        Takes the path and the model's inputs, returns a function that runs the model.
+    `suffix`: The suffix of its file; empty for a folder.
+    `checks_with`: The package for checking it; None: the backend itself.
+    `run`: Takes the path and the model's inputs, returns a function that runs the model.
     """
 
     keras: str
@@ -66,14 +60,9 @@ def export(
 ) -> Path | str:
     """Export a trained model, for ``result.export`` and `TrainedModel.export`.
 
-    Parameters
-    ----------
-    load : callable
-        Returns the Keras model.
-    flavour : str
-        The model's Keras flavour.
-    path, format, check, tolerance, **options
-        As in `TrainedModel.export`.
+    `load`: Returns the Keras model.
+    `flavour`: The model's Keras flavour.
+    `path`, `format`, `check`, `tolerance`, `**options`: As in `TrainedModel.export`.
     """
     kind = "saved_model" if format == "tf_saved_model" else format
     choose("format", kind, tuple(_FORMATS))
@@ -124,12 +113,8 @@ def _refuse_what_is_there(place: Path | Where, target: Path) -> None:
 def _check_packages(kind: str, flavour: str, *, is_checked: bool) -> None:
     """Reject a format that can't be written or checked with the installed packages.
 
-    Raises
-    ------
-    InvalidArgument
-        The model's Keras or backend doesn't support the format.
-    MissingDependency
-        Names the packages.
+    Raises `InvalidArgument`: The model's Keras or backend doesn't support the format.
+    Raises `MissingDependency`: Names the packages.
     """
     needed: tuple[str, ...] = ()
     if flavour == "keras":
@@ -221,10 +206,7 @@ def _compare(
 ) -> None:
     """Reject an exported model with different predictions.
 
-    Raises
-    ------
-    DataError
-        Shows the row and both predictions.
+    Raises `DataError`: Shows the row and both predictions.
     """
     count = len(next(iter(inputs.values())))
     for first in range(0, count, _ROWS):

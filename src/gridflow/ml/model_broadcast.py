@@ -23,10 +23,7 @@ _INLINE_BYTES: Final = 256 << 10
 class Parcel:
     """Bytes sent along with a Spark function.
 
-    Attributes
-    ----------
-    key : str
-        Identifies the content: equal for equal bytes.
+    `key`: Identifies the content: equal for equal bytes.
     """
 
     key: str

@@ -27,10 +27,7 @@ _POINTS: Final = 4
 class Sketch:
     """The values of one partition.
 
-    Parameters
-    ----------
-    error : float
-        The allowed error of a quantile's rank, as a fraction of all values.
+    `error`: The allowed error of a quantile's rank, as a fraction of all values.
     """
 
     def __init__(self, error: float) -> None:

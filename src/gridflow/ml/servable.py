@@ -33,13 +33,8 @@ _SAVED_MODEL_FILE: Final = "saved_model.pb"
 class Servable:
     """A model, or a function that creates one, ready to be sent.
 
-    Attributes
-    ----------
-    kind : str
-        As in `gridflow.ml.serving.ServedModel`, like all but the following.
-    content : bytes
-    inputs, outputs : dict of str to Slot
-        In the model's own order; empty if unknown.
+    `kind`: As in `gridflow.ml.serving.ServedModel`, like all but the following.
+    `inputs`, `outputs` (dict of str to Slot): In the model's own order; empty if unknown.
     """
 
     kind: str
@@ -60,12 +55,8 @@ def of(
 ) -> Servable:
     """Convert the argument of `predict_udf` to a servable.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't a model or a supported function, or can't be saved or read.
-    GridflowError
-        A file can't be read here.
+    Raises `InvalidArgument`: It isn't a model or a supported function, or can't be saved or read.
+    Raises `GridflowError`: A file can't be read here.
     """
     from gridflow._keras import results
 
@@ -149,10 +140,7 @@ def _of_object(model: Any, options: dict[str, Any]) -> Servable:
 def _of_undeclared(content: bytes, kind: str, options: dict[str, Any]) -> Servable:
     """Return the servable of a subclassed model; its outputs are found by a test prediction.
 
-    Raises
-    ------
-    InvalidArgument
-        It was never built, or can't predict rows of zeros.
+    Raises `InvalidArgument`: It was never built, or can't predict rows of zeros.
     """
     from gridflow._keras import results
 
@@ -249,10 +237,7 @@ def _of_object_file(content: bytes, kind: str, options: dict[str, Any]) -> Serva
 def _flavour_of_file(content: bytes, path: str) -> str:
     """Return the Keras flavour of a ``.keras`` file.
 
-    Raises
-    ------
-    InvalidArgument
-        It isn't a ``.keras`` file.
+    Raises `InvalidArgument`: It isn't a ``.keras`` file.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -321,10 +306,7 @@ def _slot_of_tensor(name: str, info: Any, tf: Any) -> Slot:
 def _fetched(url: str, folder: Path) -> Path:
     """Copy a model from a file system that pyarrow supports: file, hdfs, s3, gs.
 
-    Raises
-    ------
-    InvalidArgument
-        It doesn't exist or can't be read.
+    Raises `InvalidArgument`: It doesn't exist or can't be read.
     """
     from pyarrow import ArrowException, fs
 
@@ -339,10 +321,7 @@ def _fetched(url: str, folder: Path) -> Path:
 def check_names(what: str, given: Iterable[str], there: Iterable[str]) -> None:
     """Reject names that a model doesn't have.
 
-    Raises
-    ------
-    InvalidArgument
-        Lists the existing names.
+    Raises `InvalidArgument`: Lists the existing names.
     """
     names = list(there)
     for name in given:

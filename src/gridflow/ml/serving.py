@@ -44,32 +44,20 @@ _lock: Final = threading.Lock()
 class ServedModel:
     """A model as sent to a Python worker.
 
-    Attributes
-    ----------
-    kind : str
-        ``"keras"`` or ``"tf_keras"``: the parcel is a ``.keras`` file; ``"saved_model"``: a folder;
-        ``"function"``: a pickled function that makes a function.
-    parcel : Parcel
-    inputs : dict of str to Slot
-        In the order of the columns.
-    outputs : tuple of str
-        Names of all outputs, in order.
-    chosen : dict of str to pyarrow.DataType
-        The requested outputs, and the types of their columns.
-    is_struct : bool
-        Whether they are the fields of one struct column.
-    options : bytes
-        Pickled arguments for loading.
-    backend : str or None
-        Of Keras 3.
-    arguments : tuple of str
-        The inputs in the model's own order.
-    structure : str
-        How a Keras model takes its inputs: ``"one"``, ``"list"`` or ``"dict"``.
-    decode : bytes
-        A pickled function that the columns of a batch go through first; empty: none.
-    widths : tuple of int
-        How many columns are stacked into each input. Default: all into a single input, or one each.
+    `kind`: ``"keras"`` or ``"tf_keras"``: the parcel is a ``.keras`` file; ``"saved_model"``: a
+        folder; ``"function"``: a pickled function that makes a function.
+    `inputs` (dict of str to Slot): In the order of the columns.
+    `outputs` (tuple of str): Names of all outputs, in order.
+    `chosen` (dict of str to pyarrow.DataType): The requested outputs, and the types of their
+        columns.
+    `is_struct`: Whether they are the fields of one struct column.
+    `options`: Pickled arguments for loading.
+    `backend`: Of Keras 3.
+    `arguments` (tuple of str): The inputs in the model's own order.
+    `structure`: How a Keras model takes its inputs: ``"one"``, ``"list"`` or ``"dict"``.
+    `decode`: A pickled function that the columns of a batch go through first; empty: none.
+    `widths` (tuple of int): How many columns are stacked into each input. Default: all into a
+        single input, or one each.
     """
 
     kind: str
@@ -91,14 +79,9 @@ def predictions(
 ) -> Iterator[pa.Array]:
     """Yield a column of predictions for each batch of columns, in the same order of rows.
 
-    Parameters
-    ----------
-    model : ServedModel
-    batches : iterator of pyarrow.Array or tuple of them
-        As passed by Spark: a tuple if there are several columns.
-    batch_size : int
-        Maximum rows per call of the model.
-    nulls : {"error", "null"}
+    `batches` (iterator of pyarrow.Array or tuple of them): As passed by Spark: a tuple if there are
+        several columns.
+    `batch_size`: Maximum rows per call of the model.
     """
     with task_gpu.device(model.kind) as device:
         predict = _load(model, device)
@@ -316,10 +299,7 @@ def _named(found: Any, names: Sequence[str]) -> Mapping[str, Any]:
 def _choose_backend(model: ServedModel) -> None:
     """Import Keras 3 with the model's backend.
 
-    Raises
-    ------
-    GridflowError
-        Another task of this worker has imported it with another backend.
+    Raises `GridflowError`: Another task of this worker has imported it with another backend.
     """
     if model.backend is None:
         return

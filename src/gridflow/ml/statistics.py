@@ -31,16 +31,9 @@ class FoundMoments(NamedTuple):
 class Vocabulary:
     """How often each token occurs.
 
-    Attributes
-    ----------
-    column : str
-    needs_documents : bool
-        Whether to count the rows in which each token occurs.
-    is_text : bool
-        Whether to split the column's strings into tokens, as the next three attributes say.
-    standardize, split : str, function or None
-    ngrams : tuple of int or None
-        As in ``keras.layers.TextVectorization``.
+    `needs_documents`: Whether to count the rows in which each token occurs.
+    `is_text`: Whether to split the column's strings into tokens, as the next three attributes say.
+    `ngrams` (tuple of int or None): As in ``keras.layers.TextVectorization``.
     """
 
     column: str

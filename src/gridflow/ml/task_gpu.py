@@ -27,10 +27,7 @@ def device(kind: str) -> Iterator[int | None]:
     is loaded onto the task's GPU. A function can't be told which one to use, so it sees only that
     GPU.
 
-    Raises
-    ------
-    GridflowError
-        The GPU doesn't exist, or this process already uses another one.
+    Raises `GridflowError`: The GPU doesn't exist, or this process already uses another one.
     """
     from pyspark import TaskContext
 

@@ -132,13 +132,7 @@ def _gathering(place: int, want: Want) -> _Gathering:
 
 
 def tokens(column: pa.Array, want: Want) -> tuple[pa.Array, np.ndarray]:
-    """Return all tokens of a column without nulls, and the number per row.
-
-    Parameters
-    ----------
-    column : pyarrow.Array
-    want : Vocabulary
-    """
+    """Return all tokens of a column without nulls, and the number per row."""
     if isinstance(want, Vocabulary) and want.is_text:
         is_plain = not callable(want.standardize) and not callable(want.split)
         return (_cut if is_plain else _cut_by_tensorflow)(column, want)
@@ -358,10 +352,7 @@ class _Moving:
 def merged(states: Sequence[bytes]) -> tuple[int, np.ndarray, np.ndarray]:
     """Return count, mean and variance of the parts of all partitions.
 
-    Raises
-    ------
-    ValueError
-        Their rows have different shapes.
+    Raises `ValueError`: Their rows have different shapes.
     """
     whole = _Moving()
     for state in states:

@@ -32,10 +32,7 @@ class Writer:
     def wait(self) -> None:
         """Wait until the work is done.
 
-        Raises
-        ------
-        BaseException
-            What the work raised.
+        Raises `BaseException`: What the work raised.
         """
         if self._thread is not None:
             self._thread.join()

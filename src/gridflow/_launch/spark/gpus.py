@@ -35,14 +35,9 @@ _SIZES: Final = {
 class SparkGpuSettings:
     """An application's GPU settings.
 
-    Attributes
-    ----------
-    per_executor : int
-        0: Spark manages no GPUs.
-    per_task : Fraction
-        In the default profile.
-    is_dynamic : bool
-        Whether dynamic allocation is on.
+    `per_executor`: 0: Spark manages no GPUs.
+    `per_task`: In the default profile.
+    `is_dynamic`: Whether dynamic allocation is on.
     """
 
     per_executor: int
@@ -68,10 +63,7 @@ class SparkGpuSettings:
     def stage_amount(self, need: GpuNeed) -> Fraction | None:
         """Return the GPUs for a stage's profile; None for the default profile.
 
-        Raises
-        ------
-        NotEnoughGpus
-            No executor has that many.
+        Raises `NotEnoughGpus`: No executor has that many.
         """
         if not self.per_executor:
             return None  # the agents find GPUs by themselves

@@ -339,10 +339,7 @@ class SparkLauncher:
     def _refuse_full(self) -> None:
         """Refuse to push rows if no slot is left for the feeding tasks.
 
-        Raises
-        ------
-        NotEnoughSlots
-            With the numbers, and how to fix it.
+        Raises `NotEnoughSlots`: With the numbers, and how to fix it.
         """
         slots = None
         if not self._is_dynamic():

@@ -24,10 +24,7 @@ ONLY_INPUT = "input"
 def checked_form(value: Any) -> Any:
     """Return the value of ``featuresCol`` or ``labelCol`` as plain lists and dicts.
 
-    Raises
-    ------
-    TypeError
-        It has none of the allowed forms.
+    Raises `TypeError`: It has none of the allowed forms.
     """
     if isinstance(value, str) and value:
         return value
@@ -46,18 +43,9 @@ def checked_form(value: Any) -> Any:
 def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
     """Return the columns of each input or output.
 
-    Parameters
-    ----------
-    form
-        The result of `checked_form`.
-    names : sequence of str
-        The model's inputs or outputs; at least one.
-    what : {'input', 'output'}
-
-    Raises
-    ------
-    InvalidArgument
-        The form doesn't match them.
+    `form`: The result of `checked_form`.
+    `names` (sequence of str): The model's inputs or outputs; at least one.
+    Raises `InvalidArgument`: The form doesn't match them.
     """
     listed = ", ".join(map(repr, names))
     if isinstance(form, Mapping):
@@ -92,12 +80,9 @@ def arranged(form: Any, names: Sequence[str], what: str) -> dict[str, Place]:
 def feeding_form(form: Any, names: Sequence[str] | None, what: str) -> Any:
     """Return the corresponding argument of ``ctx.dataset``.
 
-    Parameters
-    ----------
-    form, what
-        As for `arranged`.
-    names : sequence of str, optional
-        None or empty if the model doesn't declare them; then a list becomes a dict by column name.
+    `form`, `what`: As for `arranged`.
+    `names` (sequence of str): None or empty if the model doesn't declare them; then a list becomes
+        a dict by column name.
     """
     if not names:
         return form
@@ -120,10 +105,7 @@ def undeclared(form: Any) -> dict[str, Place]:
 def check(available: Sequence[str], columns: Collection[str], param: str) -> None:
     """Reject columns that a DataFrame doesn't have, or has twice.
 
-    Raises
-    ------
-    SchemaError
-        Lists the existing columns.
+    Raises `SchemaError`: Lists the existing columns.
     """
     for column in columns:
         times = available.count(column)

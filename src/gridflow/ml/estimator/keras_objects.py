@@ -27,13 +27,8 @@ _KINDS: Final = (("optimizers", "Optimizer"), ("losses", "Loss"), ("metrics", "M
 class ModelFile:
     """A Keras model as a file.
 
-    Attributes
-    ----------
-    header : dict
-        As `gridflow._keras.results.pack` returns it.
-    content : bytes
-        The ``.keras`` file.
-    is_compiled : bool
+    `header`: As `gridflow._keras.results.pack` returns it.
+    `content`: The ``.keras`` file.
     """
 
     header: dict[str, Any]
@@ -44,10 +39,7 @@ class ModelFile:
     def of(cls, model: Any) -> ModelFile:
         """Save a model.
 
-        Raises
-        ------
-        InvalidArgument
-            Keras can't save it.
+        Raises `InvalidArgument`: Keras can't save it.
         """
         with _saving, tempfile.TemporaryDirectory(prefix="gridflow-model-") as folder:
             try:
@@ -64,10 +56,7 @@ class ModelFile:
     def at(cls, header: Mapping[str, Any], path: Path) -> ModelFile:
         """Return a ``.keras`` file without loading it.
 
-        Raises
-        ------
-        GridflowError
-            It isn't a ``.keras`` file.
+        Raises `GridflowError`: It isn't a ``.keras`` file.
         """
         try:
             with zipfile.ZipFile(path) as archive:
@@ -141,10 +130,7 @@ def revived(value: Any, package: Any, custom_objects: Mapping[str, Any]) -> Any:
 def flavour_package(model: Any) -> Any:
     """Return the package of a model, ``keras`` or ``tf_keras``.
 
-    Raises
-    ------
-    GridflowError
-        It isn't a model.
+    Raises `GridflowError`: It isn't a model.
     """
     flavour = results.flavour_of(model)
     if flavour is None:
@@ -163,21 +149,10 @@ def compile_with(
 ) -> None:
     """Compile a model with the given arguments; others stay as compiled before.
 
-    Parameters
-    ----------
-    model
-    given : mapping
-        Any of ``optimizer``, ``loss`` and ``metrics``.
-    learning_rate : float, optional
-        Of the optimizer, whichever it is.
-    custom_objects : mapping
-    is_safe : bool, default True
-        Whether safe mode applies.
-
-    Raises
-    ------
-    InvalidArgument
-        It has no loss, or its optimizer's learning rate follows a schedule.
+    `given`: Any of ``optimizer``, ``loss`` and ``metrics``.
+    `learning_rate`: Of the optimizer, whichever it is.
+    `is_safe`: Whether safe mode applies.
+    Raises `InvalidArgument`: It has no loss, or its optimizer's learning rate follows a schedule.
     """
     package = flavour_package(model)
     if not is_compiled(model) and "loss" not in given:

@@ -219,14 +219,8 @@ def _input(
 ) -> Column:
     """Return one column, or several as an array.
 
-    Parameters
-    ----------
-    dataset
-    place
-    name : str
-        Of the model's input.
-    shape : tuple of int or None
-        Of a row of it.
+    `name`: Of the model's input.
+    `shape` (tuple of int or None): Of a row of it.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
@@ -270,10 +264,7 @@ def lists_of(dataset: DataFrame) -> frozenset[str]:
 def class_of(dataset: DataFrame, name: str) -> Column:
     """Return the class of a label: its number, or the place of the largest in an array or vector.
 
-    Raises
-    ------
-    SchemaError
-        The column holds something else.
+    Raises `SchemaError`: The column holds something else.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as f
@@ -310,10 +301,8 @@ def single_precision(dataset: DataFrame, name: str, param: str) -> Column:
 
     Otherwise custom functions such as losses would get different types for labels and predictions.
 
-    Raises
-    ------
-    SchemaError
-        The column is a struct, whose fields would arrive as columns of other names.
+    Raises `SchemaError`: The column is a struct, whose fields would arrive as columns of other
+        names.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, DoubleType, FloatType, StructType

@@ -70,12 +70,7 @@ def fingerprint(value: Any) -> Any:
 
 
 class ParamsWriter(MLWriter):
-    """Saves an object whose Params may not be JSON-compatible.
-
-    Parameters
-    ----------
-    instance : Params
-    """
+    """Saves an object whose Params may not be JSON-compatible."""
 
     #: The saved class name, by which Spark finds the reader.
     name: ClassVar[str]
@@ -171,10 +166,7 @@ class ModelWriter(ParamsWriter):
 class ParamsReader(MLReader[T]):
     """Loads objects saved by a `ParamsWriter`.
 
-    Parameters
-    ----------
-    kind : type
-        The class to load.
+    `kind`: The class to load.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -184,12 +176,8 @@ class ParamsReader(MLReader[T]):
     def load(self, path: str) -> T:
         """Load it.
 
-        Raises
-        ------
-        InvalidArgument
-            Something else was saved there.
-        GridflowError
-            It can't be read here; the message says why.
+        Raises `InvalidArgument`: Something else was saved there.
+        Raises `GridflowError`: It can't be read here; the message says why.
         """
         if not isinstance(path, str):
             raise TypeError(f"path should be a string, got type {type(path)}")
@@ -275,10 +263,7 @@ class ModelReader(ParamsReader[T]):
 def _check(about: dict[str, Any], path: str) -> None:
     """Reject what a `ParamsWriter` never writes, such as a header that makes a model a pickle.
 
-    Raises
-    ------
-    GridflowError
-        Names the path.
+    Raises `GridflowError`: Names the path.
     """
     header = about.get("header", {})
     is_ours = set(about["files"]) <= _FILES and (

@@ -31,15 +31,8 @@ _SHOWN: Final = 4
 class Fit:
     """How the columns of one input or output become its tensor.
 
-    Attributes
-    ----------
-    what : {'input', 'output'}
-    name : str
-    shape : tuple of int or None
-        Of a row.
-    place : str or list of str
-    apart : bool
-        Whether its columns arrive as separate tensors.
+    `shape` (tuple of int or None): Of a row.
+    `apart`: Whether its columns arrive as separate tensors.
     """
 
     what: str
@@ -52,14 +45,8 @@ class Fit:
     def of(cls, what: str, name: str, tensor: Any, place: Place, lists: Collection[str]) -> Fit:
         """Return how columns map to a symbolic tensor of a model.
 
-        Parameters
-        ----------
-        what, name
-        tensor
-            The model's tensor.
-        place
-        lists : collection of str
-            Columns that hold arrays or vectors.
+        `tensor`: The model's tensor.
+        `lists` (collection of str): Columns that hold arrays or vectors.
         """
         shape = tuple(None if size is None else int(size) for size in tensor.shape[1:])
         apart = is_apart(shape, place, lists)
@@ -70,15 +57,9 @@ class Fit:
     def apply(self, found: Any) -> Any:
         """Return a batch of the columns in the shape of the input or output.
 
-        Parameters
-        ----------
-        found : array, tensor, or sequence of them
-            The values of the columns; of each if they are separate.
-
-        Raises
-        ------
-        SchemaError
-            The numbers of elements differ.
+        `found` (array, tensor, or sequence of them): The values of the columns; of each if they are
+            separate.
+        Raises `SchemaError`: The numbers of elements differ.
         """
         if not self.apart:
             return self._reshaped(found, self._wanted(found)) if self.shape[1:] else found
@@ -125,18 +106,9 @@ def refuse_bytes(
 ) -> None:
     """Refuse columns of bytes or text for an input that takes numbers.
 
-    Parameters
-    ----------
-    name, dtype, shape
-        Of the input.
-    place
-    kinds : mapping of str to str
-        The types of the columns that hold bytes or text.
-
-    Raises
-    ------
-    SchemaError
-        Names the column, and what decodes it.
+    `name`, `dtype`, `shape`: Of the input.
+    `kinds` (mapping of str to str): The types of the columns that hold bytes or text.
+    Raises `SchemaError`: Names the column, and what decodes it.
     """
     for column in [place] if isinstance(place, str) else place:
         if column in kinds and dtype != "string":
@@ -161,10 +133,7 @@ def is_apart(shape: Shape, place: Place, lists: Collection[str]) -> bool:
 def axis_of(what: str, name: str, shape: Shape, place: Place) -> int:
     """Return the axis along which array columns are stacked: 1 the last, 0 the first.
 
-    Raises
-    ------
-    SchemaError
-        Neither axis has the number of columns.
+    Raises `SchemaError`: Neither axis has the number of columns.
     """
     if None not in shape and len(place) in (shape[0], shape[-1]):
         return int(shape[-1] == len(place))
@@ -178,10 +147,7 @@ def axis_of(what: str, name: str, shape: Shape, place: Place) -> int:
 def fitting(features: Mapping[str, Fit], labels: Mapping[str, Fit]) -> Callable[..., Any] | None:
     """Return the function to apply to batches, or None if no tensor changes.
 
-    Parameters
-    ----------
-    features, labels : mapping
-        By input and output name; empty if the model declares none.
+    `features`, `labels`: By input and output name; empty if the model declares none.
     """
     sides = [dict(features), dict(labels)]
     if not any(fit.shape[1:] for side in sides for fit in side.values()):

@@ -52,14 +52,9 @@ class Turns:
     ) -> Iterator[None]:
         """Wait until a share is free, and hold it during the block.
 
-        Parameters
-        ----------
-        share : callable
-            Returns the needed share; more than everything counts as everything.
-        others : callable
-            Returns the share of jobs that don't take turns.
-        patience : float
-            Seconds to wait for these, once all known fits have left room.
+        `share`: Returns the needed share; more than everything counts as everything.
+        `others`: Returns the share of jobs that don't take turns.
+        `patience`: Seconds to wait for these, once all known fits have left room.
         """
         me = object()
         with self._changed:

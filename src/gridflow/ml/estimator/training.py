@@ -23,34 +23,16 @@ if TYPE_CHECKING:
 class Recipe:
     """The settings of an estimator for the workers.
 
-    Attributes
-    ----------
-    source : ModelFile or callable
-        The model, or a function that creates it.
-    compiling : dict
-        ``optimizer``, ``loss``, ``metrics``, if set.
-    learning_rate : float or None
-    custom_objects : dict
-    callbacks : sequence or callable
-    safe_mode : bool
-    features, labels : str, list or dict
-        Forms of `gridflow.ml.estimator.columns`.
-    lists : frozenset of str
-        Columns with arrays or vectors.
-    bytes : mapping of str to str
-        Types of the columns with bytes or text.
-    map : callable or None
-        What batches go through first.
-    weight, validation_weight : str, dict or None
-        Columns of weights for the two datasets.
-    early_stopping : tuple or None
-        Metric, patience, and mode if given.
-    epochs, batch_size : int
-    shuffle : bool
-    validates : bool
-        Whether there is a ``validation`` dataset.
-    hands_out_steps : bool
-        Whether ``ctx.fit`` trains, with parameter servers.
+    `source`: The model, or a function that creates it.
+    `compiling`: ``optimizer``, ``loss``, ``metrics``, if set.
+    `features`, `labels`: Forms of `gridflow.ml.estimator.columns`.
+    `lists` (frozenset of str): Columns with arrays or vectors.
+    `bytes` (mapping of str to str): Types of the columns with bytes or text.
+    `map`: What batches go through first.
+    `weight`, `validation_weight`: Columns of weights for the two datasets.
+    `early_stopping`: Metric, patience, and mode if given.
+    `validates`: Whether there is a ``validation`` dataset.
+    `hands_out_steps`: Whether ``ctx.fit`` trains, with parameter servers.
     """
 
     source: keras_objects.ModelFile | Callable[[], Any]

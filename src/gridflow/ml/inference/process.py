@@ -69,12 +69,7 @@ class Content:
 class Asked:
     """What tasks ask of the model.
 
-    Attributes
-    ----------
-    model : ServedModel
-        Its content isn't needed.
-    batch_size : int
-    nulls : {"error", "null"}
+    `model`: Its content isn't needed.
     """
 
     model: ServedModel
@@ -83,12 +78,7 @@ class Asked:
 
 
 class ModelProcess:
-    """Answers requests until there are no more.
-
-    Parameters
-    ----------
-    requests, answers : binary file
-    """
+    """Answers requests until there are no more."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests, self._answers = requests, answers
@@ -152,12 +142,7 @@ class ModelProcess:
 
 
 class _SharedModel:
-    """A model that several tasks use at once, as far as it can be.
-
-    Parameters
-    ----------
-    model : ServedModel
-    """
+    """A model that several tasks use at once, as far as it can be."""
 
     def __init__(self, model: ServedModel) -> None:
         from gridflow.ml import serving
