@@ -48,15 +48,9 @@ def _always(answers: Answers) -> bool:
 class Question:
     """A question.
 
-    Attributes
-    ----------
-    name : str
-        Name of the option with the answer.
-    text : str
-    default : str
-        May refer to earlier answers, such as ``{name}``.
-    is_asked : callable
-        Whether the question applies, given the earlier answers.
+    `name`: Name of the option with the answer.
+    `default`: May refer to earlier answers, such as ``{name}``.
+    `is_asked`: Whether the question applies, given the earlier answers.
     """
 
     name: str
@@ -91,15 +85,8 @@ def answered(given: Answers) -> dict[str, str]:
 
     Questions are printed to standard error if both standard error and standard input are terminals.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        Answers from options.
-
-    Raises
-    ------
-    InvalidArgument
-        If a given answer is invalid, or the input has ended.
+    `given` (mapping of str to str): Answers from options.
+    Raises `InvalidArgument`: If a given answer is invalid, or the input has ended.
     """
     asks = can_ask()
     answers: dict[str, str] = {}
@@ -127,10 +114,7 @@ def can_ask() -> bool:
 def ask(text: str, default: str, check: Callable[[str], str]) -> str:
     """Ask until the answer is valid; Enter selects the default.
 
-    Raises
-    ------
-    InvalidArgument
-        If the input has ended.
+    Raises `InvalidArgument`: If the input has ended.
     """
     while True:
         sys.stderr.write(f"{text} {paint(f'[{default}]', 'dim', sys.stderr)}: ")

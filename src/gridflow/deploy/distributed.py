@@ -36,10 +36,7 @@ def distributor_options(job: Job) -> dict[str, Any]:
 
     The program to run is ``job.command_of(job.main_role)``.
 
-    Raises
-    ------
-    JobError
-        If a role that never gets GPUs requests some.
+    Raises `JobError`: If a role that never gets GPUs requests some.
     """
     refused = [
         Problem(f"roles.{name}.resources.gpu", f"a task of role {name!r} never gets a GPU here.")

@@ -95,10 +95,7 @@ def command(arguments: argparse.Namespace) -> int:
 def look_at(prefix: Path) -> Facts:
     """Return an environment's properties, as its own Python reports them.
 
-    Raises
-    ------
-    InvalidArgument
-        If `prefix` isn't a virtual environment.
+    Raises `InvalidArgument`: If `prefix` isn't a virtual environment.
     """
     python = prefix / "bin" / "python"
     code = _FACTS % ([*_NEEDED, *BACKENDS],)
@@ -134,10 +131,8 @@ def lacks(facts: Facts) -> list[str]:
 def pack(facts: Facts, output: Path) -> None:
     """Write the archive, either completely or not at all.
 
-    Raises
-    ------
-    InvalidArgument
-        If it can't be written there, or its name doesn't end in ``.tar.gz`` or ``.tgz``.
+    Raises `InvalidArgument`: If it can't be written there, or its name doesn't end in ``.tar.gz``
+        or ``.tgz``.
     """
     if not output.name.endswith((".tar.gz", ".tgz")):
         raise InvalidArgument(f"the archive's name must end in .tar.gz or .tgz; got {output}.")

@@ -262,24 +262,14 @@ def task_pod(
 ) -> PodTemplate:
     """Return the template of a role's pods.
 
-    Parameters
-    ----------
-    job : Job
-    role : str
-    words : list of str
-        The command up to the user's program.
-    container, port_name : str
-        Names that the target expects.
-    cluster : dict or None
-        The cluster spec; None if the target's operator provides it.
-    news : News or None
-        How tasks learn that others have ended.
-    restart : {"Never", "OnFailure"} or None
-        The pod's restart policy; None leaves it to an operator.
-    subdomain : str or None
-        The headless Service that gives the pod its DNS name.
-    extra_env : tuple
-        Variables that only this target needs.
+    `words` (list of str): The command up to the user's program.
+    `container`, `port_name`: Names that the target expects.
+    `cluster`: The cluster spec; None if the target's operator provides it.
+    `news`: How tasks learn that others have ended.
+    `restart` ({"Never", "OnFailure"} or None): The pod's restart policy; None leaves it to an
+        operator.
+    `subdomain`: The headless Service that gives the pod its DNS name.
+    `extra_env`: Variables that only this target needs.
     """
     wanted = job.roles[role].resources
     sources, mounts = volumes(job)

@@ -38,19 +38,13 @@ def start_words(
 ) -> list[str]:
     """Return the container's command up to the user's program.
 
-    Parameters
-    ----------
-    job : Job
-    restarts : bool
-        Restart inside the container, for targets that can't tell failures apart.
-    pod_restarts : bool
-        Pass on how the target restarts the container, so that the last failure is recognized.
-    deadline : bool
-        Enforce the job's deadline, for targets that don't, or that count anew at each start.
-    one_retryable_code : bool
-        Exit with `RETRYABLE` after every retryable failure.
-    stay : bool
-        Keep running when finished, for targets that restart everything that ends.
+    `restarts`: Restart inside the container, for targets that can't tell failures apart.
+    `pod_restarts`: Pass on how the target restarts the container, so that the last failure is
+        recognized.
+    `deadline`: Enforce the job's deadline, for targets that don't, or that count anew at each
+        start.
+    `one_retryable_code`: Exit with `RETRYABLE` after every retryable failure.
+    `stay`: Keep running when finished, for targets that restart everything that ends.
     """
     words = ["gridflow", "launch"]
     if job.classic_flags:
@@ -103,14 +97,9 @@ class News:
 
     For targets that don't stop the remaining tasks themselves.
 
-    Attributes
-    ----------
-    followers : dict
-        Tasks that end with the training: servers and an evaluator.
-    others : dict
-        Tasks that only end early if another task has failed permanently.
-    meeting : dict
-        Tasks that end together, on targets where a controller does everything else.
+    `followers`: Tasks that end with the training: servers and an evaluator.
+    `others`: Tasks that only end early if another task has failed permanently.
+    `meeting`: Tasks that end together, on targets where a controller does everything else.
     """
 
     followers: dict[str, list[str]] = field(default_factory=dict)
@@ -136,10 +125,7 @@ class News:
 def news(job: Job, host: Callable[[str, int], str], port: Callable[[str, int], int]) -> News:
     """Return the addresses through which a job's tasks hear of each other; empty for one task.
 
-    Raises
-    ------
-    JobError
-        If there aren't that many ports.
+    Raises `JobError`: If there aren't that many ports.
     """
     if job.tasks == 1:
         return News()

@@ -96,10 +96,7 @@ class NotThere(GridflowError):
 def tool(name: str, hint: str) -> str:
     """Return the path of a command.
 
-    Raises
-    ------
-    MissingDependency
-        If it isn't installed.
+    Raises `MissingDependency`: If it isn't installed.
     """
     path = shutil.which(name)
     if path is None:
@@ -110,10 +107,7 @@ def tool(name: str, hint: str) -> str:
 def call(words: Sequence[str], text: str | None = None) -> str:
     """Run a tool and return its output.
 
-    Raises
-    ------
-    GridflowError
-        If it fails; contains its error message.
+    Raises `GridflowError`: If it fails; contains its error message.
     """
     done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -133,13 +127,7 @@ class Patience:
 
     Until a task has started, nothing inside the job counts its `start_timeout` or its deadline.
 
-    Parameters
-    ----------
-    name : str
-        The job's.
-    start_timeout : int
-    deadline : int or None
-    clock : callable
+    `name`: The job's.
     """
 
     def __init__(
@@ -160,14 +148,10 @@ class Patience:
     ) -> int | None:
         """Return the exit code if the job is given up, otherwise None; print why.
 
-        Parameters
-        ----------
-        has_begun, is_running : bool
-            Whether there is a task that has started, and one that hasn't ended since.
-        is_queued : bool
-            Whether the job waits in a queue, for as long as that takes.
-        reasons : iterable of str
-            What is known about tasks that haven't started.
+        `has_begun`, `is_running`: Whether there is a task that has started, and one that hasn't
+            ended since.
+        `is_queued`: Whether the job waits in a queue, for as long as that takes.
+        `reasons` (iterable of str): What is known about tasks that haven't started.
         """
         now = self._clock()
         if has_begun:
@@ -201,11 +185,8 @@ class Patience:
 def verdict(failed: Mapping[str, int]) -> int:
     """Print how tasks have failed, and return the job's `gridflow._spec.exits.Exit`.
 
-    Parameters
-    ----------
-    failed : mapping of str to int
-        The exit codes of the failed tasks. The first one determines the job's, unless that task was
-        stopped because of another.
+    `failed` (mapping of str to int): The exit codes of the failed tasks. The first one determines
+        the job's, unless that task was stopped because of another.
     """
     for name, code in failed.items():
         own = "failed" if code != Exit.GIVEN_UP else "was stopped because another task failed,"

@@ -119,10 +119,7 @@ def _launcher(target: str, job: Job) -> tuple[Any, Any]:
 def start_session(name: str, settings: Mapping[str, str]) -> SparkSession:
     """Return the active Spark session, or a new one with these settings.
 
-    Raises
-    ------
-    MissingDependency
-        pyspark isn't installed.
+    Raises `MissingDependency`: pyspark isn't installed.
     """
     try:
         from pyspark.sql import SparkSession

@@ -88,19 +88,13 @@ def _is_ready(item: Any, status: Any) -> bool:
 class Pod:
     """The state of a pod, as shown to users.
 
-    Attributes
-    ----------
-    name, uid, phase : str
-    detail : str
-        Why the pod is waiting, or how it ended.
-    restarts : int
-        Number of restarts of its containers.
-    exit_code : int or None
-        The first nonzero exit code of its containers.
-    has_output, has_ended, is_leaving : bool
-        Whether a container has started, whether the pod has ended, and whether it is being removed.
-    has_begun, is_placed : bool
-        Whether any container has ever started, and whether the pod has a node.
+    `detail`: Why the pod is waiting, or how it ended.
+    `restarts`: Number of restarts of its containers.
+    `exit_code`: The first nonzero exit code of its containers.
+    `has_output`, `has_ended`, `is_leaving`: Whether a container has started, whether the pod has
+        ended, and whether it is being removed.
+    `has_begun`, `is_placed`: Whether any container has ever started, and whether the pod has a
+        node.
     """
 
     name: str

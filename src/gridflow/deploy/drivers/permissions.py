@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 class NotAllowed(GridflowError):
     """The user lacks permissions that the job needs, so nothing was started.
 
-    Attributes
-    ----------
-    name, namespace : str
-    missing : tuple of str
-        Each is a resource with its verbs, such as ``pods: list``.
+    `missing` (tuple of str): Each is a resource with its verbs, such as ``pods: list``.
     """
 
     def __init__(self, name: str, namespace: str, missing: tuple[str, ...]) -> None:
@@ -40,18 +36,10 @@ def missing(
 
     ``kubectl auth can-i`` asks the same way, one by one.
 
-    Parameters
-    ----------
-    call : callable
-        Runs kubectl with these words and an input ``text``, and returns what it prints.
-    namespace : str
-    rights : list of dict
-        The fields ``verb``, ``group``, ``resource`` and ``subresource`` of each permission.
-
-    Returns
-    -------
-    tuple of str
-        Each is a resource with its verbs, such as ``pods: list``. Empty if the server can't be
+    `call`: Runs kubectl with these words and an input ``text``, and returns what it prints.
+    `rights` (list of dict): The fields ``verb``, ``group``, ``resource`` and ``subresource`` of
+        each permission.
+    Returns: Each is a resource with its verbs, such as ``pods: list``. Empty if the server can't be
         asked.
     """
     reviews = [

@@ -37,17 +37,10 @@ class LogStream:
     A broken stream looks like one that has ended. So the stream is reopened after the last line,
     until one that was opened after the container's end has been read completely.
 
-    Parameters
-    ----------
-    words : sequence of str
-        The command that prints the output with timestamps.
-    output : text file
-    pause : float
-        Seconds before reopening the stream.
-    since : str
-        The option that limits the output to lines after a time.
-    is_endless : bool
-        Whether the command keeps following after the container's end.
+    `words` (sequence of str): The command that prints the output with timestamps.
+    `pause`: Seconds before reopening the stream.
+    `since`: The option that limits the output to lines after a time.
+    `is_endless`: Whether the command keeps following after the container's end.
     """
 
     def __init__(
@@ -171,17 +164,8 @@ def _in_order(time: str) -> str:
 def show(words: Sequence[str], output: TextIO, text: str | None = None) -> int:
     """Run a tool, and print what containers have printed without control sequences.
 
-    Parameters
-    ----------
-    words : sequence of str
-    output : text file
-    text : str, optional
-        The tool's input.
-
-    Returns
-    -------
-    int
-        The tool's exit code.
+    `text`: The tool's input.
+    Returns: The tool's exit code.
     """
     with showing(words, output, text) as tool:
         return tool.wait()

@@ -68,14 +68,9 @@ def way_out(text: str) -> str:
 class Trouble:
     """What went wrong with an object, as a controller has reported it.
 
-    Attributes
-    ----------
-    kind, name : str
-        The object.
-    text : str
-        Reason and message.
-    last : str
-        The time at which it was last reported, to the second.
+    `kind`, `name`: The object.
+    `text`: Reason and message.
+    `last`: The time at which it was last reported, to the second.
     """
 
     kind: str
@@ -136,12 +131,8 @@ def waiting(pods: list[Pod]) -> list[str]:
 class Troubles:
     """The warnings about a job.
 
-    Parameters
-    ----------
-    call : callable
-        Runs kubectl with these words, and returns what it prints.
-    contents : iterable
-        The job's documents.
+    `call`: Runs kubectl with these words, and returns what it prints.
+    `contents`: The job's documents.
     """
 
     def __init__(self, call: Callable[..., str], contents: Iterable[Any]) -> None:

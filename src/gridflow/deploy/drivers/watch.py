@@ -19,10 +19,7 @@ class Watch:
     The server ends each watch after some minutes, so it is restarted until it is closed. Without
     permission to watch, there is no last state.
 
-    Parameters
-    ----------
-    words : sequence of str
-        The command that gets the object.
+    `words` (sequence of str): The command that gets the object.
     """
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -24,19 +24,10 @@ _LAST_WORDS: Final = 2.0
 class Child:
     """Runs one command at a time, in its own process group.
 
-    Parameters
-    ----------
-    grace : float
-        Seconds between asking a process to end and killing its group.
-    overhear : bool, default False
-        Also keep the end of a command's standard error.
-
-    Attributes
-    ----------
-    trouble : str
-        Why the last command could not be started; empty if it was.
-    tail : str
-        The end of the last command's standard error, with `overhear`.
+    `grace`: Seconds between asking a process to end and killing its group.
+    `overhear`: Also keep the end of a command's standard error.
+    `trouble`: Why the last command could not be started; empty if it was.
+    `tail`: The end of the last command's standard error, with `overhear`.
     """
 
     def __init__(self, grace: float, *, overhear: bool = False) -> None:

@@ -52,10 +52,7 @@ def call(address: str, **message: Any) -> str | None:
 
     The start id is empty if the receiver has none.
 
-    Raises
-    ------
-    OSError
-        If the address can't be reached; see `is_gone`.
+    Raises `OSError`: If the address can't be reached; see `is_gone`.
     """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_CALL_SECONDS) as connection:
@@ -77,27 +74,15 @@ def is_gone(error: OSError) -> bool:
 class FinishListener:
     """Listens on a task's second port for messages about other tasks' ends.
 
-    Parameters
-    ----------
-    address : str
-        ``host:port``. Binds the port on all interfaces, because the name belongs to the target;
-        for ``localhost`` it binds only the loopback interface.
-    awaited : set of str
-        The training tasks, such as ``worker:1``.
-    done : callable
-        Called once, from the listening thread, when all of these have ended; without ``failed``,
-        also when one has failed.
-    failed : callable, optional
-        Called once with the task that has failed permanently, and its exit code.
-    known : set of str
-        Other tasks whose failures matter.
-    begun : callable, optional
-        Called with each task that restarts.
-
-    Attributes
-    ----------
-    start : str
-        Identifies the current start of this task.
+    `address`: ``host:port``. Binds the port on all interfaces, because the name belongs to the
+        target; for ``localhost`` it binds only the loopback interface.
+    `awaited` (set of str): The training tasks, such as ``worker:1``.
+    `done`: Called once, from the listening thread, when all of these have ended; without
+        ``failed``, also when one has failed.
+    `failed`: Called once with the task that has failed permanently, and its exit code.
+    `known` (set of str): Other tasks whose failures matter.
+    `begun`: Called with each task that restarts.
+    `start`: Identifies the current start of this task.
     """
 
     def __init__(

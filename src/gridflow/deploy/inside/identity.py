@@ -45,19 +45,11 @@ def identify(
     operator), at gridflow's or the target's variables, and at classic flags in the program's
     command.
 
-    Parameters
-    ----------
-    environ : mapping of str to str
-        The environment.
-    words : sequence of str
-        The program's command.
-    own : mapping of str to str, optional
-        The classic flags passed to ``gridflow launch`` itself.
-
-    Raises
-    ------
-    InvalidArgument
-        If none of these is present, or one has an invalid role, index or cluster.
+    `environ` (mapping of str to str): The environment.
+    `words` (sequence of str): The program's command.
+    `own` (mapping of str to str): The classic flags passed to ``gridflow launch`` itself.
+    Raises `InvalidArgument`: If none of these is present, or one has an invalid role, index or
+        cluster.
     """
     if own:
         return ClusterMember.from_flags(own, "the options")

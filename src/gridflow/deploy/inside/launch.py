@@ -45,36 +45,21 @@ _LONGEST_PAUSE: Final = 30.0
 class LaunchArguments:
     """The options of ``gridflow launch``.
 
-    Attributes
-    ----------
-    command : tuple of str
-        The program; empty for a standard server.
-    classic_flags : bool
-        Also pass the four classic flags to the program.
-    restart_policy : {"never", "on-failure", "exit-code"}
-        When to restart the program in this process; ``never`` if the target restarts.
-    restart_limit : int
-    pod_restart_policy : {"never", "on-failure", "exit-code"} or None
-        When the target restarts this process, up to ``pod_restart_limit`` times; None if it
-        doesn't.
-    pod_restart_limit : int
-    retryable_exits : tuple of int
-        Exit codes of the program below 128 that are retryable, too.
-    retryable_exit_code : int or None
-        Exit with this code after every retryable failure.
-    stay : bool
-        Keep running when finished.
-    finished_dir : str or None
-        The folder that records finished tasks.
-    resolve_timeout : float
-        Seconds to wait until the peers' names resolve.
-    grace : float
-        Seconds between SIGTERM and SIGKILL for the program.
-    deadline : float or None
-        Seconds after which the program is stopped, including restarts. With ``GRIDFLOW_BEGAN``, the
-        target's restarts are included, too.
-    flags : mapping of str to str
-        The classic flags passed to the command itself.
+    `command` (tuple of str): The program; empty for a standard server.
+    `classic_flags`: Also pass the four classic flags to the program.
+    `restart_policy` ({"never", "on-failure", "exit-code"}): When to restart the program in this
+        process; ``never`` if the target restarts.
+    `pod_restart_policy` ({"never", "on-failure", "exit-code"} or None): When the target restarts
+        this process, up to ``pod_restart_limit`` times; None if it doesn't.
+    `retryable_exits` (tuple of int): Exit codes of the program below 128 that are retryable, too.
+    `retryable_exit_code`: Exit with this code after every retryable failure.
+    `stay`: Keep running when finished.
+    `finished_dir`: The folder that records finished tasks.
+    `resolve_timeout`: Seconds to wait until the peers' names resolve.
+    `grace`: Seconds between SIGTERM and SIGKILL for the program.
+    `deadline`: Seconds after which the program is stopped, including restarts. With
+        ``GRIDFLOW_BEGAN``, the target's restarts are included, too.
+    `flags` (mapping of str to str): The classic flags passed to the command itself.
     """
 
     command: tuple[str, ...] = ()
@@ -96,10 +81,8 @@ class LaunchArguments:
 def launch(options: LaunchArguments, environ: Mapping[str, str] | None = None) -> int:
     """Run one task until it ends.
 
-    Returns
-    -------
-    int
-        The exit code: 0, from 1 to 127 for a permanent failure, 128 or more for a retryable one.
+    Returns: The exit code: 0, from 1 to 127 for a permanent failure, 128 or more for a retryable
+        one.
     """
     environ = os.environ if environ is None else environ
     try:

@@ -41,25 +41,16 @@ _ONE_RESTART: Final = 120.0
 class Others:
     """Tells other tasks about this one's start and end, and receives the same from them.
 
-    Parameters
-    ----------
-    who : ClusterMember
-        This task.
-    environ : mapping of str to str
-        The variables of `gridflow.deploy.task_start.News`. Without them there is no communication.
-    patience : float
-        Seconds that others may take to come up or to come back.
-    meets : bool
-        Whether training tasks end together.
-    over : callable
-        Called once when training has finished, if this task ends with it.
-    give_up : callable
-        Called once with the task that has failed permanently, and its exit code.
-    absent : callable
-        Called once with a training task that has disappeared without a message, if this task ends
-        only when that one does.
-    say : callable
-        Shows the user a message.
+    `who`: This task.
+    `environ` (mapping of str to str): The variables of `gridflow.deploy.task_start.News`. Without
+        them there is no communication.
+    `patience`: Seconds that others may take to come up or to come back.
+    `meets`: Whether training tasks end together.
+    `over`: Called once when training has finished, if this task ends with it.
+    `give_up`: Called once with the task that has failed permanently, and its exit code.
+    `absent`: Called once with a training task that has disappeared without a message, if this task
+        ends only when that one does.
+    `say`: Shows the user a message.
     """
 
     def __init__(
@@ -130,10 +121,7 @@ class Others:
         would wait for it in vain. So would one that has ended and doesn't know of this end yet: it
         is told until it answers, or is gone for good.
 
-        Returns
-        -------
-        bool
-            False if a task has restarted and needs this one again, because a single task can't
+        Returns: False if a task has restarted and needs this one again, because a single task can't
             rejoin a synchronous group.
         """
         if self._listener is None or not self._meeting:

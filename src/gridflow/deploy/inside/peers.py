@@ -34,10 +34,7 @@ def wait_for_peers(
     TensorFlow fails at once if a name doesn't resolve, but targets publish names one after the
     other.
 
-    Raises
-    ------
-    StartTimeout
-        If any doesn't resolve within ``seconds``; the message lists them all.
+    Raises `StartTimeout`: If any doesn't resolve within ``seconds``; the message lists them all.
     """
     waiting = list(dict.fromkeys(address.rpartition(":")[0] for address in who.peers))
     end = time.monotonic() + seconds
@@ -70,17 +67,10 @@ def longest_back_off(restarts: int) -> float:
 class Absence:
     """Notices when a task's name is gone for longer than a restart takes.
 
-    Parameters
-    ----------
-    hosts : mapping of str to str
-        The host of each task.
-    awaited : callable
-        Returns the tasks that are still needed.
-    patience : float
-        Seconds that a name may be gone.
-    gone : callable
-        Called once, with the task.
-    resolve : callable
+    `hosts` (mapping of str to str): The host of each task.
+    `awaited`: Returns the tasks that are still needed.
+    `patience`: Seconds that a name may be gone.
+    `gone`: Called once, with the task.
     """
 
     def __init__(

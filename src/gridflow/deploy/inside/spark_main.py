@@ -41,10 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read_job(words: Sequence[str]) -> Job:
     """Read the job from a command line; Spark's own settings contain the rest.
 
-    Raises
-    ------
-    InvalidArgument
-        If the job is invalid.
+    Raises `InvalidArgument`: If the job is invalid.
     """
     place = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -87,10 +84,7 @@ def read_job(words: Sequence[str]) -> Job:
 def read_roles(text: str) -> dict[str, int]:
     """Read ``chief=1,worker=2``.
 
-    Raises
-    ------
-    InvalidArgument
-        If the format is wrong, or a role is unknown.
+    Raises `InvalidArgument`: If the format is wrong, or a role is unknown.
     """
     counts = {}
     for part in text.split(","):

@@ -15,12 +15,7 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
     ``NO_COLOR`` (https://no-color.org) and ``TERM=dumb`` turn colours off.
 
-    Parameters
-    ----------
-    text : str
-    colour : {"red", "yellow", "green", "dim"}
-    stream : text file
-        Where the text goes.
+    `stream`: Where the text goes.
     """
     if not is_terminal(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text

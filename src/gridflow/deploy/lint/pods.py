@@ -52,17 +52,11 @@ def check_template(
 ) -> dict[str, Any]:
     """Check a pod template and return its pod's spec.
 
-    Parameters
-    ----------
-    report : LintReport
-    path : str
-    value : object
-        The template.
-    restart : tuple of str or None
-        The restart policies that the owner allows, default first; an owner that doesn't allow
-        ``Always`` needs an explicit value. None if the owner sets the policy itself.
-    container : str or None
-        The name that one container must have.
+    `value`: The template.
+    `restart` (tuple of str or None): The restart policies that the owner allows, default first; an
+        owner that doesn't allow ``Always`` needs an explicit value. None if the owner sets the
+        policy itself.
+    `container`: The name that one container must have.
     """
     template = report.mapping(path, value, "PodTemplateSpec")
     meta = report.mapping(below(path, "metadata"), template.get("metadata"), "ObjectMeta")

@@ -70,11 +70,8 @@ class Document:
 def write_all(documents: Iterable[Document], directory: Path) -> None:
     """Write all documents to a directory, or none of them. Creates the directory if necessary.
 
-    Raises
-    ------
-    OSError
-        If the files can't be written, for example without disk space or permission. Existing files
-        are unchanged.
+    Raises `OSError`: If the files can't be written, for example without disk space or permission.
+        Existing files are unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:

@@ -111,11 +111,8 @@ def server_words(serve: Serve) -> list[str]:
 def check_buckets(serve: Serve) -> None:
     """Reject models that the image can't read.
 
-    Raises
-    ------
-    JobError
-        For ``s3://`` with a default image: TensorFlow 2.7 moved S3 to tensorflow-io, which isn't in
-        TensorFlow Serving's image.
+    Raises `JobError`: For ``s3://`` with a default image: TensorFlow 2.7 moved S3 to tensorflow-io,
+        which isn't in TensorFlow Serving's image.
     """
     if serve.image not in SERVING_IMAGES:
         return

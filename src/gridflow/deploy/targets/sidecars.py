@@ -81,10 +81,7 @@ def join_group(job: Job, template: Any) -> None:
 def tensorboard_words(board: TensorBoardSection) -> list[str]:
     """Return the command that starts TensorBoard in its container.
 
-    Raises
-    ------
-    JobError
-        For logs in S3 with the default image, which can't read them.
+    Raises `JobError`: For logs in S3 with the default image, which can't read them.
     """
     if board.log_dir.startswith("s3://") and board.image == TENSORBOARD_IMAGE:
         reason = (

@@ -112,11 +112,8 @@ def conf(job: Job) -> dict[str, str]:
 def application_args(job: Job) -> list[str]:
     """Return the arguments of the driver program; `spark_main.read_job` reads them.
 
-    Raises
-    ------
-    JobError
-        If the job has its own application, and roles have programs or variables that it would
-        ignore.
+    Raises `JobError`: If the job has its own application, and roles have programs or variables that
+        it would ignore.
     """
     if settings(job).application:
         ignored = [use for use in uses(job) if use.feature in {"roles.command", "roles.env"}]
