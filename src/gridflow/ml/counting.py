@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.packing import can_pack
+from gridflow._spec import jvm
 from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ def parts(frame: DataFrame, wants: Sequence[Want]) -> DataFrame | None:
     names = list(dict.fromkeys(name for want in wants for name in columns_of(want)))
     # As they are: a cast, or another name, would let Spark copy each row once more.
     chosen = frame.select(*(f.col(quoted(name)) for name in names))
-    package: Any = spark._jvm.io.gridflow.adapt  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    package: Any = jvm.classes(spark).io.gridflow.adapt
     try:
-        asked = package.Wants(chosen._jdf)  # noqa: SLF001 (as above)
+        asked = package.Wants(jvm.java_frame(chosen))
     except TypeError:  # no class: the session was made with the jar of an older release
         return None
     for want in wants:

@@ -30,6 +30,7 @@ from gridflow._feed.ingest.base import RankRows
 from gridflow._feed.ingest.packing import can_pack
 from gridflow._feed.store.segment import Segment
 from gridflow._files.disks import FULL
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def written(
     if not can_pack(spark):
         return frame, tags
     name = f"gridflow-rows-{uuid.uuid4().hex}"
-    package: Any = spark._jvm.io.gridflow.feed  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    package: Any = jvm.classes(spark).io.gridflow.feed
     places = {column: place for place, column in enumerate(frame.columns)}
     tag = tags.tag
     # A DataFrame plans its query once; this one is new and sees what is cached.
-    jvm_frame = frame.select("*")._jdf  # noqa: SLF001 (as above)
+    jvm_frame = jvm.java_frame(frame.select("*"))
     try:
         asked = package.Segments(
             jvm_frame, root or "", name, -1 if tag is None else places[tag], is_final

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow._feed.ingest.names import quoted
+from gridflow._spec import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def can_pack(spark: SparkSession) -> bool:
     if not hasattr(spark, "_jsparkSession"):  # Connect: the server's jars can't be changed
         return False
     with _lock:
-        name = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 (there is no public way)
+        name = str(jvm.java_session(spark).sessionUUID())
         if name not in _known:
             _known[name] = _with_function(spark)
         if _known[name]:
@@ -68,8 +69,8 @@ def see_added_jars(spark: SparkSession) -> None:
     can't compile code that names them: it fails with pages of logs, and Spark continues without
     compiled code.
     """
-    java = spark._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
-    loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001
+    java = jvm.classes(spark).java.lang.Thread
+    loader = jvm.java_session(spark).sharedState().jarClassLoader()
     java.currentThread().setContextClassLoader(loader)
 
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._launch.spark.session import check_session
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def num_executors(spark: SparkSession) -> int:
         return int(instances)
     if master.startswith("spark://"):
         context: Any = spark.sparkContext
-        return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001
+        return int(jvm.scala_context(context).getExecutorMemoryStatus().size()) - 1
     return _DEFAULT_INSTANCES
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gridflow._launch.spark.session import classic_context
+from gridflow._spec import jvm
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -125,9 +126,9 @@ def download(spark: SparkSession, path: str, local: Path) -> None:
 def _system(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Return Hadoop's file system of a path, and its Hadoop path."""
     place = _jvm(spark).org.apache.hadoop.fs.Path(path)
-    state = spark._jsparkSession.sessionState()  # noqa: SLF001 (there is no public way)
+    state = jvm.java_session(spark).sessionState()
     return place.getFileSystem(state.newHadoopConf()), place
 
 
 def _jvm(spark: SparkSession) -> Any:
-    return classic_context(spark)._jvm  # noqa: SLF001 (there is no public way)
+    return jvm.classes(classic_context(spark))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._launch.spark.session import classic_context
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def identify(frame: DataFrame, version: str | None) -> PlanIdentity:
                 f"over Spark Connect, gridflow can't determine what a DataFrame reads. {_WAY_OUT}"
             )
         return _identity(told, [f"version {version!r}"])
-    told.append(_text_of(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 (there is no public way)
+    told.append(_text_of(frame, jvm.java_frame(frame).queryExecution().analyzed()))
     sources = []
     plan = _plan_by_now(frame)
     plans = [plan, *_items(plan.subqueriesAll())]
@@ -88,7 +89,7 @@ def _plan_by_now(frame: DataFrame) -> Any:
     Since Spark 4.1, such a query reads the newest version of its tables, unless it asks for an
     older one, and not the version at the time when the DataFrame was created.
     """
-    query = frame.select("*")._jdf.queryExecution()  # noqa: SLF001 (there is no public way)
+    query = jvm.java_frame(frame.select("*")).queryExecution()
     if hasattr_java(query, "tableVersionsRefreshed"):
         return query.tableVersionsRefreshed()
     return query.analyzed()
@@ -115,7 +116,7 @@ def _refuse_unknown(frame: DataFrame, plan: Any) -> None:
             "the rows may differ each time, as the plan has rand(), uuid() or the like. So "
             f"existing files can't be recognised as the same rows. {_WAY_OUT}"
         )
-    patterns = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
+    patterns = jvm.classes(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
     found = [
         name
         for name in ("PYTHON_UDF", "SCALA_UDF")
@@ -204,10 +205,10 @@ def _files_of(spark: SparkSession, relation: Any) -> tuple[list[tuple[str, str, 
 
 def _status(spark: SparkSession, path: str) -> tuple[str, str, str]:
     """Return path, size and modification time of one file."""
-    java = spark._jvm  # noqa: SLF001 (there is no public way)
+    java = jvm.classes(spark)
     assert java is not None
     place = java.org.apache.hadoop.fs.Path(java.java.net.URI(path))
-    settings = classic_context(spark)._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
+    settings = jvm.java_context(classic_context(spark)).hadoopConfiguration()
     found = place.getFileSystem(settings).getFileStatus(place)
     return str(place), str(found.getLen()), str(found.getModificationTime())
 

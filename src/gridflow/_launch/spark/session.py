@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._files.systems import is_local, scheme_of
+from gridflow._spec import jvm
 from gridflow._spec.printable import is_terminal
 from gridflow.errors import InvalidArgument
 
@@ -60,7 +61,7 @@ def hide_stage_bar(spark: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError):  # a bar isn't worth failing for
-        bar = context._jsc.sc().progressBar()  # noqa: SLF001 (there is no public way)
+        bar = jvm.scala_context(context).progressBar()
         if bar.isDefined():
             last_end = bar.get().getClass().getDeclaredField("lastFinishTime")
             last_end.setAccessible(True)
@@ -75,7 +76,7 @@ def refuse_stopped(spark: SparkSession) -> None:
     context = classic_context(spark)
     if context is None:
         return
-    java = context._jsc  # noqa: SLF001 (there is no public way)
+    java = jvm.java_context(context)
     if java is None or java.sc().isStopped():
         raise InvalidArgument(
             "the SparkSession was stopped. Create a new one (SparkSession.builder…getOrCreate()) "
@@ -94,7 +95,7 @@ def default_folder(spark: SparkSession) -> str:
         system = spark.conf.get(f"spark.hadoop.{setting}", "") or ""
         user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     else:
-        system = str(context._jsc.hadoopConfiguration().get(setting) or "")  # noqa: SLF001
+        system = str(jvm.java_context(context).hadoopConfiguration().get(setting) or "")
         user = str(context.sparkUser())
     if is_local(system):
         return ""
@@ -111,7 +112,7 @@ def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
     context = classic_context(spark)
     if context is None:
         return None
-    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
+    scala = jvm.scala_context(context)
     profile = profile or scala.resourceProfileManager().defaultResourceProfile()
     return int(scala.maxNumConcurrentTasks(profile))
 
@@ -121,7 +122,8 @@ def registered_executors(spark: SparkSession) -> int | None:
     context = classic_context(spark)
     if context is None:
         return None
-    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 (the driver is counted)
+    # The driver is counted, too.
+    return int(jvm.scala_context(context).getExecutorMemoryStatus().size()) - 1
 
 
 def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
@@ -138,11 +140,11 @@ def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
     context = classic_context(spark)
     if context is None or not str(context.master).startswith("spark:"):
         return
-    scala = context._jsc.sc()  # noqa: SLF001 (there is no public way)
+    scala = jvm.scala_context(context)
     if is_dynamic:
         scala.requestExecutors(0)
     else:
-        nowhere = context._jvm.PythonUtils.toScalaMap({})  # noqa: SLF001 (there is no public way)
+        nowhere = jvm.classes(context).PythonUtils.toScalaMap({})
         scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
 
 
@@ -158,7 +160,7 @@ def replace_executor(spark: SparkSession, executor: str) -> None:
     if context is None:
         return
     with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):  # Spark will
-        context._jsc.sc().killAndReplaceExecutor(executor)  # noqa: SLF001 (there is no public way)
+        jvm.scala_context(context).killAndReplaceExecutor(executor)
 
 
 def register_profile(spark: SparkSession, profile: Any) -> Any:
@@ -167,7 +169,7 @@ def register_profile(spark: SparkSession, profile: Any) -> Any:
     if context is None:
         return None
     java = profile._java_resource_profile  # noqa: SLF001 (there is no public way)
-    context._jsc.sc().resourceProfileManager().addResourceProfile(java)  # noqa: SLF001
+    jvm.scala_context(context).resourceProfileManager().addResourceProfile(java)
     return java
 
 
@@ -194,9 +196,9 @@ def _have_settings(spark: SparkSession) -> None:
     Without one, Spark's defaults apply, for example to looking up column names
     (``spark.sql.caseSensitive``).
     """
-    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]  # noqa: SLF001 (there is no public way)
+    sessions = jvm.classes(spark).org.apache.spark.sql.classic.SparkSession
     if sessions.getActiveSession().isEmpty():
-        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+        sessions.setActiveSession(jvm.java_session(spark))
 
 
 def forget_tag(spark: SparkSession, tag: str) -> None:

@@ -16,6 +16,7 @@ from gridflow._launch.spark.session import (
     setting_of,
     task_slots,
 )
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -224,8 +225,8 @@ def no_slot_for_feeders(tasks: int, slots: int | None) -> str:
     )
 
 
-def _stages_of(context: object, tag: str) -> set[int]:
-    scala = context._jsc.sc()  # type: ignore[attr-defined]  # noqa: SLF001 (no public way)
+def _stages_of(context: Any, tag: str) -> set[int]:
+    scala = jvm.scala_context(context)
     tracker = scala.statusTracker()
     found: set[int] = set()
     for job in tracker.getJobIdsForTag(tag):

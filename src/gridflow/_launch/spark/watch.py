@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._launch.spark.session import classic_context, make_thread, registered_executors
+from gridflow._spec import jvm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +85,6 @@ class ClusterWatch:
 
 def leaves(spark: SparkSession, executor: str) -> str | None:
     """Return a description if Spark decommissions an executor, otherwise None."""
-    scheduler: Any = classic_context(spark)._jsc.sc().taskScheduler()  # noqa: SLF001 (no public way)
+    scheduler: Any = jvm.scala_context(classic_context(spark)).taskScheduler()
     state = scheduler.getExecutorDecommissionState(executor)
     return f"its executor {executor} is being decommissioned" if state.isDefined() else None

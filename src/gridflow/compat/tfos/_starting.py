@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec import jvm
 from gridflow.compat.tfos import _setting
 from gridflow.errors import GridflowError, StartTimeout
 
@@ -27,7 +28,7 @@ def keras_environment() -> dict[str, str]:
 
 def default_fs(sc: Any) -> str:
     """Return the default file system of Spark's Hadoop configuration, without trailing slash."""
-    found = str(sc._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 (no public way)
+    found = str(jvm.java_context(sc).hadoopConfiguration().get("fs.defaultFS"))
     bare = len("file://")
     return found[:-1] if found.startswith("file://") and len(found) > bare else found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec import jvm
 from gridflow.errors import DataError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def _with_jar(spark: SparkSession) -> None:
     """Load the data source's jar, unless the session or this thread has it already."""
     from gridflow.tfrecord.jars import jar
 
-    java: Any = spark.sparkContext._jvm  # noqa: SLF001 (there is no public way)
+    java: Any = jvm.classes(spark.sparkContext)
     loader = java.Thread.currentThread().getContextClassLoader()
     name = "io/gridflow/tfrecord/hadoop/TFRecordInputFormat.class"
     if loader is None or loader.getResource(name) is None:

@@ -15,6 +15,7 @@ from gridflow._agent.folder import temporary_folder
 from gridflow._feed.ingest import packing
 from gridflow._feed.ingest.names import quoted
 from gridflow._launch.spark.session import classic_context
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml import predict as udf
 from gridflow.ml.inference.process import Asked
@@ -137,9 +138,9 @@ def with_predictions(
 
     asked = cloudpickle.dumps(Asked(served.model, served.batch_size, served.nulls))
     rows = served.batch_size * max(1, _LEAST_ROWS // served.batch_size)
-    given = [column._jc for column in columns]  # noqa: SLF001 (there is no public way)
+    given = [jvm.java_column(column) for column in columns]
     found = java.frame(
-        frame._jdf,  # noqa: SLF001 (as above)
+        jvm.java_frame(frame),
         given,
         name,
         bytearray(asked),
@@ -166,8 +167,8 @@ def _java(frame: DataFrame, served: udf.Served) -> Any:
         file = folder / "content"
         file.write_bytes(served.content)
         try:
-            return spark._jvm.io.gridflow.inference.Predictions(  # type: ignore[union-attr]  # noqa: SLF001 (as above)
-                spark._jsparkSession,  # noqa: SLF001 (as above)
+            return jvm.classes(spark).io.gridflow.inference.Predictions(
+                jvm.java_session(spark),
                 served.title,
                 key,
                 context.pythonExec,
