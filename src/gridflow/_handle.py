@@ -15,6 +15,7 @@ from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.pushing import Pushing, is_of_a_feeder
 from gridflow._feed.push import STREAM
 from gridflow._result import Result
+from gridflow._spec import profiles
 from gridflow._spec.cluster import Task
 from gridflow._spec.option_checks import choose
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
@@ -233,6 +234,35 @@ class JobHandle(Pushing):
             raise InvalidArgument(f"timeout must be a number of seconds above 0; got {timeout!r}.")
         found = self._run.stacks(timeout, self._ended.is_set)
         return {} if self._ended.is_set() else found
+
+    def profile(self, steps: tuple[int, int]) -> Path:
+        """Profile steps of fits on all ranks, with TensorFlow's or JAX's profiler.
+
+        TensorBoard shows the profiles of all ranks side by side, if its plugin ``xprof`` is
+        installed.
+
+        Parameters
+        ----------
+        steps : tuple of int
+            The first and the last step, such as ``(100, 110)``. Each process counts them from its
+            start, over all fits; with ``steps_per_execution``, an execution is one. A process that
+            is past the first one begins with its next.
+
+        Returns
+        -------
+        Path
+            The folder in which there will be a file for each rank, below the job's event files.
+
+        Raises
+        ------
+        InvalidArgument
+            `steps` isn't such a pair, the job has ended, its tasks can't be asked, or they train on
+            torch or with servers.
+        """
+        first, last = profiles.check(steps)
+        if self._ended.is_set():
+            raise InvalidArgument(f"the job has ended: {self.state}. Ask while it trains.")
+        return self._run.profile(first, last)
 
     def __await__(self) -> Generator[Any, None, Result]:
         """Wait for the result without keeping others from working."""

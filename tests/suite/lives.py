@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gridflow._keras.agreement import Agreement
 from gridflow._keras.due import Due
+from gridflow._keras.profiling import Profiler
 from gridflow._keras.resume.writer import Writer
 from gridflow._keras.spent import Spent
+from gridflow._spec import backends
 from gridflow._spec.option_groups import TrainingOptions
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Life:
         self.due = Due(lambda _: None, None)
         self.agreement = Agreement(ctx.rank)
         self.spent = Spent({"ranks": self.agreement.waited, "source": float})
+        self.profiler = Profiler(backends.of("tensorflow"), ctx.task, ctx.work_dir)
         self.writer = Writer()
         # The second process must find the last checkpoint of the first, not one of its own.
         every = 1 if resume_from is None else None

@@ -176,6 +176,13 @@ class InsideRun(RecordedRun):
         """
         raise InvalidArgument(f"tasks can't be asked for their stacks: {_WHY}")
 
+    def profile(self, first: int, last: int) -> Path:  # noqa: ARG002 (as of a running job)
+        """Refuse.
+
+        Raises `InvalidArgument`: Always.
+        """
+        raise InvalidArgument(f"tasks can't be asked to profile their steps: {_WHY}")
+
     def has_been(self, state: str, timeout: float | None, give_up: Callable[[], bool]) -> bool:  # noqa: ARG002 (nobody here can know)
         """Wait for the end: the job's earlier states aren't known here."""
         end = None if timeout is None else time.monotonic() + timeout

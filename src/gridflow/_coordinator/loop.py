@@ -29,7 +29,7 @@ from gridflow._coordinator.stimuli import RecordedMachine
 from gridflow._coordinator.stream_control import StreamControl
 from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
-from gridflow._spec.backends import needed
+from gridflow._spec import backends, profiles, strategies
 from gridflow._spec.data_service import DataServiceUse
 from gridflow._spec.place import Place
 from gridflow._spec.roles import TRAINING_ROLES
@@ -38,7 +38,7 @@ from gridflow._wire.clock import Clock
 from gridflow._wire.identity import Identity, make_identities
 from gridflow._wire.payload import AgentPayload
 from gridflow._wire.server import CoordinatorServer, listen
-from gridflow.errors import ClientUnreachable, JobCancelled, StartTimeout
+from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled, StartTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,7 +111,7 @@ class JobRun:
             training.strategy,
             spec.deadlines,
             job.restart,
-            needs=needed(training.backend, training.strategy),
+            needs=backends.needed(training.backend, training.strategy),
             environment=describe(),
             start_timeout=spec.start_timeout,
         )
@@ -317,6 +317,22 @@ class JobRun:
             str(task): known[rank].describe() if rank in known else None
             for rank, task in enumerate(tasks)
         }
+
+    def profile(self, first: int, last: int) -> Path:
+        """Ask all processes to profile steps; return where that will lie.
+
+        Raises `InvalidArgument`: This job has no such steps, or its backend no such profiler.
+        """
+        training = self.job.spec.training
+        facts = strategies.of(training.strategy)
+        if backends.of(training.backend).profiler is None or facts.has_servers:
+            raise InvalidArgument(
+                "steps of fit are profiled with TensorFlow's or JAX's profiler; this job has "
+                f"strategy={training.strategy!r} and backend={training.backend!r}. Call a profiler "
+                "in the function."
+            )
+        self._desk.send(commands.Inspect(self._machine.generation, (first, last)))
+        return self.job.job_dir / "tensorboard" / profiles.folder_of(first, last)
 
     @property
     def log_paths(self) -> dict[Task, Path]:

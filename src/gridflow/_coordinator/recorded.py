@@ -11,6 +11,7 @@ from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, last_history
 from gridflow._feed.push.sender import Destination
 from gridflow._wire.identity import Identity
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +102,13 @@ class RecordedRun:
     def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:  # noqa: ARG002 (as of a running job)
         """Return none: it has ended."""
         return {}
+
+    def profile(self, first: int, last: int) -> Path:  # noqa: ARG002 (as of a running job)
+        """Refuse.
+
+        Raises `InvalidArgument`: Always.
+        """
+        raise InvalidArgument("the job has ended, in an earlier process.")
 
     @property
     def log_paths(self) -> dict[Task, Path]:

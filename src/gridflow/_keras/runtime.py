@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
+    from gridflow._keras.profiling import Profiler
     from gridflow._keras.resume.writer import Writer
     from gridflow._keras.spent import Spent
     from gridflow._spec.option_groups import TrainingOptions
@@ -50,6 +51,10 @@ class Runtime(Protocol):
     @property
     def spent(self) -> Spent:
         """Where the time of fits goes."""
+
+    @property
+    def profiler(self) -> Profiler:
+        """What looks closer at some steps."""
 
     @property
     def due(self) -> Due:

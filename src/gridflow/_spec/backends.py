@@ -45,6 +45,7 @@ class BackendFacts:
     `compiles_each_size`: Whether it recompiles a model for each new batch size.
     `has_random_state`: Whether Keras's layers draw from a random state of its own, besides Keras's
         seeds.
+    `profiler`: What starts and what stops its profiler for TensorBoard.
     `export_packages`: The formats to which Keras can export models with it, and the packages that
         each needs.
     """
@@ -63,6 +64,7 @@ class BackendFacts:
     shares_gpus: bool = True
     compiles_each_size: bool = False
     has_random_state: bool = False
+    profiler: tuple[str, str] | None = None
     export_packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -85,6 +87,7 @@ _FACTS: Final = (
         roles=ROLES,
         reads_tf_config=True,
         takes_communication=True,
+        profiler=("profiler.experimental.start", "profiler.experimental.stop"),
         export_packages={
             "saved_model": ("tensorflow",),
             "onnx": ("tf2onnx", "onnx"),
@@ -99,6 +102,7 @@ _FACTS: Final = (
         "jax",
         shares_gpus=False,
         compiles_each_size=True,
+        profiler=("profiler.start_trace", "profiler.stop_trace"),
         export_packages={
             "saved_model": ("tensorflow",),
             "onnx": ("jax2onnx", "onnx"),

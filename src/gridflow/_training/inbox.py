@@ -75,7 +75,7 @@ class Inbox:
     def _read(self) -> None:
         try:
             for message in self._channel.receive():
-                if isinstance(message, LookAround):
+                if isinstance(message, LookAround) and not message.profile:
                     self._inspect()
                     continue
                 if type(message) in self._listeners:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridflow._keras.agreement import Agreement
+from gridflow._keras.profiling import Profiler
 from gridflow._keras.spent import Spent
-from gridflow._spec import strategies
+from gridflow._spec import backends, strategies
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._training.meetings import MeetingClient
+from gridflow._wire.child import LookAround
 
 if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
@@ -32,6 +34,7 @@ class TaskProcess:
     `facts`: Properties of the requested strategy.
     `agreement`: What all ranks do alike in their fits.
     `spent`: Where the time of its fits goes.
+    `profiler`: Looks closer at some of their steps.
     """
 
     def __init__(self, setup: Setup, channel: Channel, inbox: Inbox) -> None:
@@ -49,6 +52,9 @@ class TaskProcess:
         compares = self.training.distribution.local_steps is None
         self.agreement = Agreement(self.rank, compares=compares)
         self.spent = Spent({"ranks": self.agreement.waited, "source": _made})
+        backend = backends.of(self.training.backend)
+        self.profiler = Profiler(backend, self.task, Path(setup.tensorboard))
+        inbox.listen(LookAround, lambda told: self.profiler.ask(*told.profile))
         self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
 
     @property

@@ -66,9 +66,10 @@ class NewCheckpoint(Message):
 
 @dataclass(frozen=True)
 class LookAround(Message):
-    """Report where the process is: a `Stack`."""
+    """Report where the process is, a `Stack`, or profile steps: the first and the last."""
 
     kind: ClassVar[str] = "look_around"
+    profile: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

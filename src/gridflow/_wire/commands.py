@@ -188,10 +188,14 @@ class EndEvaluation(Command):
 
 @dataclass(frozen=True)
 class Inspect(Command):
-    """Ask the training process for its stack."""
+    """Ask the training process for its stack, or to profile steps.
+
+    `profile`: The first and the last of these; empty for a stack.
+    """
 
     kind: ClassVar[str] = "inspect"
     generation: int
+    profile: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

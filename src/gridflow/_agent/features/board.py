@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 from gridflow._agent.environment import local_address
 from gridflow._agent.features.base import Feature
 from gridflow._spec.roles import EVALUATOR
-from gridflow._wire import reports
+from gridflow._wire import commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from gridflow._agent.features.base import Tools
+    from gridflow._wire.commands import Command
 
 _SERVER_MODULE: Final = "gridflow._agent.features.board_server"
 
@@ -32,15 +33,26 @@ class Board(Feature):
         self._reporter = tools.reporter
         self._folder = tools.folder / "tensorboard"
         self._server: subprocess.Popen[str] | None = None
+        self._is_followed = False
 
     def begin(self) -> None:
         """Send the event files to the driver as they grow; serve the page if requested."""
         spec, rank = self.tools.payload.spec, self.tools.rank
         if rank == 0 or spec.tasks[rank].role == EVALUATOR:
-            self._folder.mkdir(exist_ok=True)
-            self.tools.uploads.follow(self._folder)
+            self._follow()
         if rank == 0 and spec.training.tensorboard.serve:
             self._serve(local_address(self.tools.payload.coordinator))
+
+    def obey(self, command: Command) -> bool:
+        """Send what a rank without event files of its own profiles."""
+        if isinstance(command, commands.Inspect) and command.profile and not self._is_followed:
+            self._follow()
+        return False
+
+    def _follow(self) -> None:
+        self._is_followed = True
+        self._folder.mkdir(exist_ok=True)
+        self.tools.uploads.follow(self._folder)
 
     def _serve(self, host: str) -> None:
         """Serve the page on one interface, under a path that can't be guessed.

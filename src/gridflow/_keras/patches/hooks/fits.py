@@ -159,6 +159,7 @@ def _measured(runtime: Runtime, name: str) -> Iterator[None]:
     if depth == _IN_FIT and (name.startswith("on_train_") or name in _OF_EPOCHS):
         with runtime.spent.during(name):
             yield
+        runtime.profiler.told(name, runtime.spent.steps)
         return
     if depth == _IN_VALIDATION and name == "on_test_begin":
         runtime.spent.validation(begins=True)
