@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from suite import classes
-from suite.sparks import VERSIONS, spark_of
+from suite.sparks import VERSIONS, spark, spark_of
 
 pytestmark = pytest.mark.slow
 
@@ -55,9 +55,11 @@ print("SAID", json.dumps({
 
 def told_by(python, version, folder):
     """Return what the script tells, run by a Python with a version of Spark."""
+    # Only this environment has a Spark of its own.
+    path = spark_of(version) if python == sys.executable else spark(version)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(spark_of(version) or ""),
+        "PYTHONPATH": str(path or ""),
         "PYSPARK_PYTHON": python,
         "JDK_JAVA_OPTIONS": classes.QUICK,  # the archive of classes is another Spark's
     }

@@ -55,4 +55,4 @@ def connect():
 if __name__ == "__main__":
     connect()
     for each in VERSIONS if "all" in sys.argv else ():
-        spark_of(each)
+        spark(each)  # also the environment's own: other Pythons have none
