@@ -172,12 +172,12 @@ def train(ctx):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("by_value", "no_leaks")
-@pytest.mark.parametrize(("backend", "step"), [("tensorflow", 12), ("torch", 12), ("jax", 11)])
-def test_a_rank_that_stops_by_itself_takes_the_others_along(backend, step):
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_a_rank_that_stops_by_itself_takes_the_others_along(backend):
     skip_without(backend)
     (first, second), _ = run_job(train, 2, "multi_worker_mirrored", backend=backend)
     assert first == second
     by_step, by_epoch, by_all = first
-    assert by_step == (step, 2), "the others hear it with the gradients of the next step"
+    assert by_step == (11, 2)
     assert by_epoch == (16, 2)
     assert by_all == (24, 3)

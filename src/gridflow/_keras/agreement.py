@@ -3,7 +3,9 @@
 Ranks that start from different states, or whose weights or learning rate something has changed on
 one of them alone, would average gradients of different models. A rank that stops alone would leave
 the others in a step that never ends. So ranks compare their models as a fit starts and at the end
-of each epoch, and tell each other in each step whether they want to stop, or to save.
+of each epoch, and tell each other in each step whether they want to stop, or to save: with the
+gradients, which is when a checkpoint that was asked for is heard of, or where a callback may stop
+after any step, in a small exchange of its own. So all stop after the step after which one wants to.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Agreement:
     def __init__(self, rank: int, *, compares: bool = True) -> None:
         self._rank, self._compares = rank, compares
         self._group: HostGroup | None = None
-        self._is_told_in_steps = self._is_in_fit = False
+        self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
         self._initial_epoch = 0
         self._asked = 0
 
@@ -81,7 +83,7 @@ class Agreement:
 
         `in_steps`: Whether steps add up gradients through this group.
         """
-        self._group, self._is_told_in_steps = group, in_steps
+        self._group, self._adds_up_steps = group, in_steps
         group.asked = self._asked
 
     def waited(self) -> float:
@@ -102,8 +104,10 @@ class Agreement:
         if self._group is None:
             return list(callbacks)
         self._group.told = self._group.heard = 0
-        paths = own_callbacks.paths_of(callbacks)
-        taken, *_ = self._gathered(paths)
+        mine = own_callbacks.paths_of(callbacks), own_callbacks.may_stop_in_epoch(callbacks)
+        everyone = self._gathered(mine)
+        taken = everyone[0][0]
+        self._tells_after_steps = not self._adds_up_steps or any(may for _, may in everyone)
         self._is_in_fit = True
         return own_callbacks.without_writing(callbacks, taken) if self._rank else list(callbacks)
 
@@ -127,12 +131,12 @@ class Agreement:
     def step_ended(self, *, wants: bool) -> bool:
         """Return whether all ranks stop after this step.
 
-        `wants`: Whether a callback of this rank wants to. The others hear it with the next step.
+        `wants`: Whether a callback of this rank wants to.
         """
         if self._group is None or not self._is_in_fit:
             return wants
         self._group.told |= _STOP * wants
-        if not self._is_told_in_steps:
+        if self._tells_after_steps:
             self._group.tell()
         return bool(self._group.heard & _STOP)
 

@@ -50,6 +50,9 @@ _WATCHED: Final = (
     *_BETWEEN_EPOCHS,
     *(f"on_{kind}batch_{when}" for kind in ("train_", "") for when in ("begin", "end")),
 )
+_STEP_ENDS: Final = ("on_train_batch_end", "on_batch_end")
+#: Whose methods, unless they are in the table, stop no fit within an epoch; "": there is none.
+_NEVER_STOP: Final = (*FLAVOURS, "gridflow", "")
 #: What tf_keras gives no other path on ranks other than the chief, as it does its other callbacks.
 _OF_TF_KERAS: Final = ("CSVLogger",)
 
@@ -103,6 +106,18 @@ def watch_on_chief_alone(callback: Any) -> None:
         # Keras tells by its own methods, most of which do nothing, what it needn't call.
         if method is not None and _home(method) not in FLAVOURS:
             setattr(callback, name, _watched(callback, name, method))
+
+
+def may_stop_in_epoch(callbacks: Sequence[Any]) -> bool:
+    """Return whether one of them may stop a fit after any step, as far as is known.
+
+    Keras's own but one do so at the end of an epoch.
+    """
+    return any(
+        _kind_of(each) == "TerminateOnNaN"
+        or any(_home(getattr(each, name, None)) not in _NEVER_STOP for name in _STEP_ENDS)
+        for each in callbacks
+    )
 
 
 def _home(method: Any) -> str:
