@@ -25,17 +25,24 @@ class Remembers(Observer):
     def state(self, state):
         self.told.append(("state", state))
 
+    def task(self, name, state, host):
+        self.told.append(("task", name, state, bool(host)))
+
     def metrics(self, step, values, task):
         self.told.append(("metrics", step, task))
 
     def epoch(self, number, values):
         self.told.append(("epoch", number, sorted(values)))
 
+    def checkpoint(self, place):
+        self.told.append(("checkpoint", *place))
+
     def restart(self, cause):
         self.told.append(("restart", cause.task, cause.kind))
 
     def end(self, outcome):
-        self.told.append(("end", outcome.state, outcome.error, len(outcome.report.history["loss"])))
+        epochs, result = len(outcome.report.history["loss"]), outcome.result
+        self.told.append(("end", outcome.state, outcome.error, epochs, result.value))
 
 
 class Sleeps(Observer):
@@ -98,11 +105,16 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     sleeps.wakes.set()
     kinds = [each[0] for each in seen.told]
     assert seen.told[0] == ("begin", ("worker:0",), "none")
-    assert seen.told[-1] == ("end", "succeeded", None, 3)
+    assert seen.told[-1] == ("end", "succeeded", None, 3, None)
     states = [each[1] for each in seen.told if each[0] == "state"]
     assert states[:2] == ["starting", "training"]
     assert states.count("training") == 2
     assert seen.told[kinds.index("restart")] == ("restart", "worker:0", "exception")
+    tasks = [each[1:] for each in seen.told if each[0] == "task"]
+    up = ["registered", "ready", "ready", "returned"]
+    assert tasks == [("worker:0", state, True) for state in up]
+    checkpoints = [each[1:] for each in seen.told if each[0] == "checkpoint"]
+    assert checkpoints == [(0, epoch, 0) for epoch in (1, 2, 3)]
     steps = [each[1] for each in seen.told if each[0] == "metrics"]
     assert steps == sorted(set(steps))
     assert steps[-1] == 120
