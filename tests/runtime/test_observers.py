@@ -8,9 +8,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.observers import Notify, Observer
+from gridflow.observers import Notify, Observer, OpenTelemetry
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -94,13 +98,16 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     address, sent = service
     seen, sleeps = Remembers(), Sleeps()
+    kept, tracers, meters = InMemorySpanExporter(), TracerProvider(), MeterProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(kept))
+    traces = OpenTelemetry(tracer_provider=tracers, meter_provider=meters)
     values = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
     TensorflowDistributor(
         launcher=LocalLauncher(),
         max_restarts=1,
         logs="none",
         progress=False,
-        observers=[seen, sleeps, Notify(address)],
+        observers=[seen, sleeps, Notify(address), traces],
     ).run(trains, data={"rows": {"x": values, "y": values[:, 0]}})
     sleeps.wakes.set()
     kinds = [each[0] for each in seen.told]
@@ -122,4 +129,14 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     assert epochs == [(number, ["loss"]) for number in range(3)]
     assert [(each["state"], each["error"]) for each in sent] == [("succeeded", None)]
     assert set(sent[0]["metrics"]) == {"loss"}
+    spans = kept.get_finished_spans()
+    assert [(span.name, [event.name for event in span.events]) for span in spans[:-1]] == [
+        ("worker:0", ["ready", "first step"]),
+        ("generation 0", ["epoch", "checkpoint"]),
+        ("worker:0", ["ready", "first step"]),
+        ("generation 1", ["epoch", "checkpoint"] * 2),
+    ]
+    assert [event.name for event in spans[-1].events] == states
+    tracers.shutdown()
+    meters.shutdown()
     assert "Sleeps was given up" in capsys.readouterr().out

@@ -28,7 +28,7 @@ _MOST_WAITING: Final = 10_000
 _LONGEST: Final = 6
 _METHODS: Final = ("begin", "state", "task", "metrics", "epoch", "checkpoint", "restart", "end")
 #: The part of a URL that may hold a password.
-_USER_OF_URL: Final = re.compile(r"://[^/\s@]+@")
+USER_OF_URL: Final = re.compile(r"://[^/\s@]+@")
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Observed:
         except Exception as error:  # noqa: BLE001 (observers of others raise anything)
             if id(observer) not in self._failed:
                 self._failed.add(id(observer))
-                name, why = type(observer).__name__, _USER_OF_URL.sub("://…@", str(error))
+                name, why = type(observer).__name__, USER_OF_URL.sub("://…@", str(error))
                 self._say(f"{name}.{what}() raised {type(error).__name__}: {why}. The job goes on")
 
     def _missed(self, observer: Observer, key: object, lines: int) -> None:
