@@ -426,6 +426,7 @@ class TensorflowDistributor:
         from gridflow._coordinator.loop import JobRun
         from gridflow._coordinator.remote_checkpoints import place_of, places
         from gridflow._handle import JobHandle
+        from gridflow._result import Result
 
         before = self._before()
         if before is not None:
@@ -461,6 +462,7 @@ class TensorflowDistributor:
                 notice=notice,
                 run_id=self._run_id,
                 observers=self._observers,
+                make_result=Result,
             )
             run = JobRun(job, launcher)
             return JobHandle(run, launcher, job_dir, claim)

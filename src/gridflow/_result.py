@@ -226,6 +226,13 @@ class Result:
         return RankValues(self._outcome.results, self.job_dir, self, self._outcome.in_memory)
 
     @property
+    def has_model(self) -> bool:
+        """Whether the function returned a Keras model, which `model` then is."""
+        from gridflow.ml.keras_file import MODEL_KINDS
+
+        return self._outcome.results[0]["kind"] in MODEL_KINDS
+
+    @property
     def model(self) -> TrainedModel:
         """The model that the function returned.
 

@@ -70,13 +70,15 @@ def test_a_new_driver_counts_the_epochs_before_its_checkpoint():
     assert seen.told == [("metrics", 21, {"loss": 0.5}, "worker:0")]
 
 
-def test_one_that_raises_is_said_once_and_told_of_everything_else():
-    said, seen, other = [], Remembers(raises=OSError("no network")), Remembers()
+def test_one_that_raises_is_said_once_without_passwords_and_told_of_everything_else():
+    error = OSError("no network to https://me:secret@host/x")
+    said, seen, other = [], Remembers(raises=error), Remembers()
     observed = Observed([seen, other], said.append)
     for state in ("gathering", "starting", "training"):
         observed.tell("state", state)
     observed.close()
-    assert said == ["Remembers.state() raised OSError: no network. The job goes on"]
+    words = "no network to https://…@host/x"
+    assert said == [f"Remembers.state() raised OSError: {words}. The job goes on"]
     assert len(seen.told) == len(other.told) == 3
 
 

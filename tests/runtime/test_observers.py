@@ -8,9 +8,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow.observers import Notify, Observer
+from gridflow.observers import Notify, Observer, OpenTelemetry
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -25,17 +29,24 @@ class Remembers(Observer):
     def state(self, state):
         self.told.append(("state", state))
 
+    def task(self, name, state, host):
+        self.told.append(("task", name, state, bool(host)))
+
     def metrics(self, step, values, task):
         self.told.append(("metrics", step, task))
 
     def epoch(self, number, values):
         self.told.append(("epoch", number, sorted(values)))
 
+    def checkpoint(self, place):
+        self.told.append(("checkpoint", *place))
+
     def restart(self, cause):
         self.told.append(("restart", cause.task, cause.kind))
 
     def end(self, outcome):
-        self.told.append(("end", outcome.state, outcome.error, len(outcome.report.history["loss"])))
+        epochs, result = len(outcome.report.history["loss"]), outcome.result
+        self.told.append(("end", outcome.state, outcome.error, epochs, result.value))
 
 
 class Sleeps(Observer):
@@ -87,22 +98,30 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     address, sent = service
     seen, sleeps = Remembers(), Sleeps()
+    kept, tracers, meters = InMemorySpanExporter(), TracerProvider(), MeterProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(kept))
+    traces = OpenTelemetry(tracer_provider=tracers, meter_provider=meters)
     values = np.random.default_rng(0).normal(size=(640, 4)).astype("float32")
     TensorflowDistributor(
         launcher=LocalLauncher(),
         max_restarts=1,
         logs="none",
         progress=False,
-        observers=[seen, sleeps, Notify(address)],
+        observers=[seen, sleeps, Notify(address), traces],
     ).run(trains, data={"rows": {"x": values, "y": values[:, 0]}})
     sleeps.wakes.set()
     kinds = [each[0] for each in seen.told]
     assert seen.told[0] == ("begin", ("worker:0",), "none")
-    assert seen.told[-1] == ("end", "succeeded", None, 3)
+    assert seen.told[-1] == ("end", "succeeded", None, 3, None)
     states = [each[1] for each in seen.told if each[0] == "state"]
     assert states[:2] == ["starting", "training"]
     assert states.count("training") == 2
     assert seen.told[kinds.index("restart")] == ("restart", "worker:0", "exception")
+    tasks = [each[1:] for each in seen.told if each[0] == "task"]
+    up = ["registered", "ready", "ready", "returned"]
+    assert tasks == [("worker:0", state, True) for state in up]
+    checkpoints = [each[1:] for each in seen.told if each[0] == "checkpoint"]
+    assert checkpoints == [(0, epoch, 0) for epoch in (1, 2, 3)]
     steps = [each[1] for each in seen.told if each[0] == "metrics"]
     assert steps == sorted(set(steps))
     assert steps[-1] == 120
@@ -110,4 +129,14 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     assert epochs == [(number, ["loss"]) for number in range(3)]
     assert [(each["state"], each["error"]) for each in sent] == [("succeeded", None)]
     assert set(sent[0]["metrics"]) == {"loss"}
+    spans = kept.get_finished_spans()
+    assert [(span.name, [event.name for event in span.events]) for span in spans[:-1]] == [
+        ("worker:0", ["ready", "first step"]),
+        ("generation 0", ["epoch", "checkpoint"]),
+        ("worker:0", ["ready", "first step"]),
+        ("generation 1", ["epoch", "checkpoint"] * 2),
+    ]
+    assert [event.name for event in spans[-1].events] == states
+    tracers.shutdown()
+    meters.shutdown()
     assert "Sleeps was given up" in capsys.readouterr().out

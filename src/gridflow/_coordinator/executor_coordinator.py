@@ -111,14 +111,18 @@ class InsideRun(RecordedRun):
         ) as console:
             observed = Observed(job.observers, console.say)
             error: BaseException | None = None
+            result = None
             try:
-                return self._run(console)
+                outcome = self._run(console)
             except BaseException as problem:
                 error = problem
                 raise
+            else:
+                result = job.result(outcome)
+                return outcome
             finally:
                 seconds, state = time.time() - began, record.state_of(error)
-                observed.tell("end", JobEnd(state, error, seconds, self.report()))
+                observed.tell("end", JobEnd(state, error, seconds, self.report(), result))
                 observed.close()
 
     def _run(self, console: Console) -> Outcome:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow._coordinator.observing import JobStart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from gridflow._coordinator.observing import Observer
@@ -36,6 +36,7 @@ class PreparedJob:
     `logs` ({'all', 'chief', 'none'}): Whose output is shown.
     `notice`: A message shown when it starts.
     `run_id`: The user's name for the run. A run that has succeeded isn't trained again.
+    `make_result`: Makes what the user gets of an outcome and the job's folder.
     """
 
     id: str
@@ -55,6 +56,7 @@ class PreparedJob:
     notice: str = ""
     run_id: str | None = None
     observers: tuple[Observer, ...] = ()
+    make_result: Callable[[Any, Path], Any] | None = None
 
     def start(self) -> JobStart:
         """Return what observers are told of it."""
@@ -67,4 +69,8 @@ class PreparedJob:
             "checkpoint_every": training.checkpoint_every,
         }
         tasks = tuple(map(str, self.spec.tasks))
-        return JobStart(self.id, self.run_id, self.job_dir, tasks, options)
+        return JobStart(self.id, self.run_id, self.job_dir, tasks, options, self.data)
+
+    def result(self, outcome: Any) -> Any:
+        """Return what observers are given of an outcome."""
+        return None if self.make_result is None else self.make_result(outcome, self.job_dir)

@@ -144,7 +144,7 @@ class JobRun:
                     self._observed.tell("end", self._job_end(began, error))
                 raise
             self._settle(began, outcome)
-            self._observed.tell("end", self._job_end(began, None))
+            self._observed.tell("end", self._job_end(began, None, self.job.result(outcome)))
             return replace(outcome, warnings=self._console.warnings)
         finally:
             self.close()
@@ -169,10 +169,10 @@ class JobRun:
             EventFiles(self.job.job_dir / "tensorboard", place, say, limit),
         )
 
-    def _job_end(self, began: float, error: BaseException | None) -> JobEnd:
+    def _job_end(self, began: float, error: BaseException | None, result: Any = None) -> JobEnd:
         state = record.state_of(error)
         report = replace(self.report(), state=state)
-        return JobEnd(state, error, time.time() - began, report)
+        return JobEnd(state, error, time.time() - began, report, result)
 
     def _settle(self, began: float, outcome: Outcome) -> None:
         """Finish after success; the result counts, even if some of this fails.

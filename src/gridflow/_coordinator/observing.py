@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._coordinator.progress import JobReport
+    from gridflow._spec.place import Place
     from gridflow._wire.failures import TaskFailure
     from gridflow._wire.reports import Progress
 
@@ -24,7 +26,9 @@ GROUP: Final = "gridflow.observers"
 _MOST_WAITING: Final = 10_000
 #: In times of its patience: how long the end waits for one that goes on working.
 _LONGEST: Final = 6
-_METHODS: Final = ("begin", "state", "metrics", "epoch", "restart", "end")
+_METHODS: Final = ("begin", "state", "task", "metrics", "epoch", "checkpoint", "restart", "end")
+#: The part of a URL that may hold a password.
+USER_OF_URL: Final = re.compile(r"://[^/\s@]+@")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class JobStart:
         Such as ``worker:0``.
     options : mapping of str to object
         ``strategy``, ``backend``, ``num_workers``, ``seed``, ``checkpoint_every``.
+    data : mapping of str to object
+        The datasets by name, as they were passed to ``run(data=…)``.
     """
 
     id: str
@@ -49,6 +55,7 @@ class JobStart:
     folder: Path
     tasks: tuple[str, ...]
     options: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,15 @@ class JobEnd:
         From the job's beginning.
     report : JobReport
         As `JobHandle.report`: losses and metrics by epoch, restarts, what held training back.
+    result : Result or None
+        What ``run()`` returns; None if the job hasn't succeeded.
     """
 
     state: str
     error: BaseException | None
     seconds: float
     report: JobReport
+    result: Any = None
 
 
 class Observer:
@@ -92,6 +102,18 @@ class Observer:
 
     def state(self, state: str) -> None:
         """Be told of a new state of the job, as `JobHandle.state`."""
+
+    def task(self, name: str, state: str, host: str) -> None:
+        """Be told of a task, such as ``worker:0``.
+
+        Parameters
+        ----------
+        name : str
+        state : str
+            ``registered``: it has a place on a host; ``ready``: its process is up, again after each
+            restart; ``returned``: the function has returned.
+        host : str
+        """
 
     def metrics(self, step: int, values: Mapping[str, float], task: str) -> None:
         """Be told of losses and metrics so far in an epoch, at most twice a second for each task.
@@ -115,6 +137,9 @@ class Observer:
         values : mapping of str to float
             The chief's losses and metrics, with those of a validation.
         """
+
+    def checkpoint(self, place: Place) -> None:
+        """Be told that a checkpoint is complete, and of which ``fit``, ``epoch`` and ``step``."""
 
     def restart(self, cause: TaskFailure) -> None:
         """Be told that the group starts again, and which failure was the cause."""
@@ -219,10 +244,8 @@ class Observed:
         except Exception as error:  # noqa: BLE001 (observers of others raise anything)
             if id(observer) not in self._failed:
                 self._failed.add(id(observer))
-                name = type(observer).__name__
-                self._say(
-                    f"{name}.{what}() raised {type(error).__name__}: {error}. The job goes on"
-                )
+                name, why = type(observer).__name__, USER_OF_URL.sub("://…@", str(error))
+                self._say(f"{name}.{what}() raised {type(error).__name__}: {why}. The job goes on")
 
     def _missed(self, observer: Observer, key: object, lines: int) -> None:
         self._say(f"{type(observer).__name__} is too slow: {lines:,} {key} were left out")

@@ -56,6 +56,7 @@ class _Mailbox:
 
     agent: str = ""
     executor: str = ""
+    host: str = ""
     heard: int = 0
     commands: list[dict[str, Any]] = field(default_factory=list)
     sent: int = 0
@@ -225,7 +226,8 @@ class RpcHandler:
             box = self._mailboxes[one.rank]
             if box.agent not in ("", one.agent):
                 box = self._mailboxes[one.rank] = _Mailbox()
-            box.agent, box.executor = one.agent, one.executor
+            box.agent, box.executor, box.host = one.agent, one.executor, one.host
+            self._tell_of(one.rank, "registered")
             self.events.put(ev.Registered(self._clock.now(), one))
         return {"accepted": True}
 
@@ -273,6 +275,7 @@ class RpcHandler:
         if isinstance(upload, headers.CheckpointFile):
             self._refuse_strangers(upload)
             name = self._checkpoints.commit(path, upload.place, upload.label)
+            self._observed.tell("checkpoint", upload.place)
             self.send(commands.Fetch(name, upload.place), self._evaluators)
             with self._lock:
                 if self.not_finite is not None and self.not_finite.place < upload.place:
@@ -357,7 +360,10 @@ class RpcHandler:
         if isinstance(report, ev.OfTask | ev.OfAgent):
             self.events.put(ev.Heard(self._clock.now(), sender, report))
         match report:
+            case reports.Ready():
+                self._tell_of(rank, "ready")
             case reports.Succeeded():
+                self._tell_of(rank, "returned")
                 self.results[rank] = report.result
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
             case reports.Joined():
@@ -375,6 +381,9 @@ class RpcHandler:
                 self._stream(rank, report)
             case _:
                 self._note(rank, report)
+
+    def _tell_of(self, rank: int, state: str) -> None:
+        self._observed.tell("task", str(self._tasks[rank]), state, self._mailboxes[rank].host)
 
     def _new_meetings(self, generation: int) -> Meetings:
         return Meetings(generation, self._members, [str(task) for task in self._tasks])
