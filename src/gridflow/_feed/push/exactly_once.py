@@ -59,11 +59,13 @@ class Partition:
 
     `attempt`: The newest attempt; -1 before the first.
     `ranges`: The positions of the rows that have arrived.
+    `end`: How many rows of any partition had arrived with the last of them.
     """
 
     def __init__(self) -> None:
         self.attempt = -1
         self.ranges = Ranges()
+        self.end = 0
 
     def begin(self, attempt: int) -> None:
         """Start an attempt; earlier ones are `Superseded` from now on."""
