@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
+from gridflow._feed.push.exactly_once import Partitions, Superseded
 from gridflow._feed.push.marks import Mark, Marks
 from gridflow._feed.store.segment import ASKED, LEFT_OUT, Located, size_of
 from gridflow._feed.store.writer import Retention, SegmentWriter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.ledger import DatasetCounts
     from gridflow._feed.normalize import FeedOptions
+    from gridflow._feed.push.exactly_once import Partition
     from gridflow._spec.place import Place
 
 __all__ = ["StreamStore"]
@@ -78,7 +79,7 @@ class StreamStore:
         self._is_as_sent = options is None
         self._writer = SegmentWriter(name, folder, options, Retention.UNTIL_TAKEN)
         self._changed = threading.Condition()
-        self._partitions = Partitions(Partition)
+        self._partitions = Partitions()
         self._bytes = 0
         self._types: dict[str, pa.DataType] = {}
         #: Rows that were taken in all, and those in generations that have ended.
