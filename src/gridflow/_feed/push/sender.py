@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyarrow import flight
 
 from gridflow._feed.push.located import in_file
 from gridflow._feed.push.ranges import Ranges, deal
@@ -16,8 +20,6 @@ from gridflow.errors import SchemaError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
 
     from gridflow._wire.identity import Identity
 
@@ -134,7 +136,7 @@ class PartitionSender:
     def abort(self) -> None:
         """Close the connections immediately."""
         for line in self._lines.values():
-            line.client.close()
+            line.abort()
 
 
 def send_all(
@@ -241,9 +243,18 @@ class _Line:
         self.has_ended = self.client.settle(self._header)["ended"]
 
     def finish(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.done_writing()
+            writer.close()
+        self.client.close()
+
+    def abort(self) -> None:
+        # A writer that isn't closed waits for the agent in whatever thread it is freed, by the
+        # garbage collector perhaps.
         if self._writer is not None:
-            self._writer.done_writing()
-            self._writer.close()
+            with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                self._writer.close()
         self.client.close()
 
     def _hear(self, ahead: int) -> list[tuple[int, Any]]:
