@@ -12,6 +12,7 @@ import pytest
 
 from gridflow import InvalidArgument, NotEnoughSlots, RunTimeout, TrainingFailed
 from gridflow.compat.tfos import TFCluster, TFNode, _alias, _starting
+from suite.waiting import wait_for
 
 # PySpark leaves sockets of its RDDs to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -140,6 +141,27 @@ def test_a_failure_while_rows_are_fed_surfaces_at_once_and_another_cluster_works
     assert TFCluster.tf_status == {}
     seen = [row for path in tmp_path.iterdir() for row in json.loads(path.read_text())]
     assert sorted(seen) == sorted([*range(2000)] * 2)
+
+
+def test_a_node_that_returns_early_leaves_the_rows_to_the_other(spark, tmp_path):
+    def main_fun(args, ctx):
+        feed = ctx.get_data_feed()
+        seen = feed.next_batch(10) if ctx.task_index == 0 else []
+        while ctx.task_index == 1 and not feed.should_stop():
+            seen += feed.next_batch(100)
+        with open(f"{args}/{ctx.task_index}", "w") as file:
+            json.dump(seen, file)
+
+    sc = spark.sparkContext
+    mode = TFCluster.InputMode.SPARK
+    cluster = TFCluster.run(sc, main_fun, str(tmp_path), 2, input_mode=mode)
+    for first in (0, 2000):
+        cluster.train(sc.parallelize(range(first, first + 2000), 4), num_epochs=1)
+        wait_for((tmp_path / "0").exists, "the end of the first node")
+    cluster.shutdown()
+    early, late = (json.loads((tmp_path / name).read_text()) for name in "01")
+    assert len(early) == 10
+    assert {*range(2000, 4000)} <= {*late}
 
 
 def test_a_failure_after_the_rows_surfaces_in_shutdown(spark):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
-import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
 from gridflow._launch.spark import session
-from gridflow.compat.tfos import TFCluster, _chunks, _frames
+from gridflow.compat.tfos import TFCluster, _frames, _rows
 
 # Spark leaves the sockets of collected rows to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -38,11 +39,24 @@ def same(rows):
     return [(row.__fields__, [repr((type(value), value)) for value in row]) for row in rows]
 
 
-def read(message):
-    """Return the rows of a message."""
-    _, count = _chunks.SPAN.unpack_from(message, 1)
-    columns = _frames.Columns(memoryview(message)[1 + _chunks.SPAN.size :])
-    parts = [columns.made(at, min(at + 3, count)) for at in range(0, count, 3)]
+def keeper(folder):
+    """Return a feeder that puts the rows of a partition into a file."""
+
+    def keep(batches):
+        import pickle
+
+        from pyspark import TaskContext
+
+        number = TaskContext.get().partitionId()
+        (folder / f"{number:02}").write_bytes(pickle.dumps(list(batches)))
+
+    return keep
+
+
+def kept(folder):
+    """Return the rows, read three at a time."""
+    batches = itertools.chain(*(pickle.loads(p.read_bytes()) for p in sorted(folder.iterdir())))
+    parts = [_rows.rows_of(b.slice(at, 3)) for b in batches for at in range(0, b.num_rows, 3)]
     return list(itertools.chain(*parts))
 
 
@@ -53,26 +67,10 @@ def frame(spark):
 
 
 def test_rows_are_those_that_spark_makes(frame, tmp_path):
-    def send(batches, cut):
-        from pyspark import TaskContext
-
-        with open(tmp_path / str(TaskContext.get().partitionId()), "wb") as file:
-            for chunk in cut(batches, 0):
-                message = chunk.message()
-                file.write(struct.pack(">Q", len(message)) + message)
-
     rdd = frame.rdd
     assert _frames.of_frame(rdd) == _frames.RddRows(frame, None)
-    _frames.feed(_frames.of_frame(rdd), send)
-    found = []
-    for path in sorted(tmp_path.iterdir(), key=lambda path: int(path.name)):
-        content = path.read_bytes()
-        while content:
-            (size,) = struct.unpack_from(">Q", content)
-            message, content = content[8 : 8 + size], content[8 + size :]
-            assert message.startswith(_chunks.COLUMNS)
-            found += read(message)
-    assert same(found) == same(rdd.collect())
+    _frames.feed(_frames.of_frame(rdd), keeper(tmp_path))
+    assert same(kept(tmp_path)) == same(rdd.collect())
 
 
 def test_functions_get_the_rows_that_spark_makes(spark, frame, tmp_path):
@@ -81,14 +79,9 @@ def test_functions_get_the_rows_that_spark_makes(spark, frame, tmp_path):
     def numbered(partition, rows):
         return (repr((partition, factor.value, row, type(row.d))) for row in rows)
 
-    def send(rows):
-        found = list(rows)
-        (tmp_path / found[0].split(",")[0].lstrip("(")).write_text("\n".join(found))
-
     rdd = frame.rdd.filter(lambda row: row.id != 9).mapPartitionsWithIndex(numbered)
-    _frames.feed(_frames.of_frame(rdd), send)
-    found = [path.read_text() for path in sorted(tmp_path.iterdir())]
-    assert "\n".join(found).splitlines() == rdd.collect()
+    _frames.feed(_frames.of_frame(rdd), keeper(tmp_path))
+    assert kept(tmp_path) == rdd.collect()
 
 
 def test_other_rows_come_as_spark_makes_them(spark, frame):
@@ -119,21 +112,32 @@ def test_what_was_kept_is_what_is_read(frame):
     root.unpersist()
 
 
-def test_messages_begin_at_any_row_and_are_of_bounded_size():
+def test_batches_are_of_bounded_size():
     draw = random.Random(3)
     rows = [{"n": n, "x": [float(n)] * draw.randrange(4000)} for n in range(700)]
     kinds = pa.schema([("c0", pa.int64()), ("c1", pa.list_(pa.float32()))])
-    table = pa.Table.from_pylist([{"c0": r["n"], "c1": r["x"]} for r in rows], kinds)
-    batches = table.to_batches(max_chunksize=300)
-    for first in (0, 1, 299, 300, 650, 699, 700):
-        at, found = first, []
-        for chunk in _frames.chunks(batches, first, ["n", "x"]):
-            message = chunk.message()
-            assert _chunks.SPAN.unpack_from(message, 1) == (at, chunk.count)
-            assert len(message) < 4 * _chunks.CHUNK_BYTES
-            found += read(message)
-            at += chunk.count
-        assert [row.asDict() for row in found] == rows[first:]
+    batches = pa.Table.from_pylist([{"c0": r["n"], "c1": r["x"]} for r in rows], kinds).to_batches(
+        max_chunksize=300
+    )
+    columns = list(_frames.pieces(batches, ["n", "x"]))
+    objects = list(_rows.batches([(r["n"], r["x"]) for r in rows]))
+    for found in (columns, objects):
+        assert max(batch.nbytes for batch in found) < 3 * _rows.BATCH_BYTES
+        assert len(found) > 5
+    assert [row.asDict() for b in columns for row in _rows.rows_of(b)] == rows
+    assert [row for b in objects for row in _rows.rows_of(b)] == [(r["n"], r["x"]) for r in rows]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(1, [2.5], "x"), [1, (2,)], 7, None, b"bytes", {"a": {1, 2}}, np.float32(2), lambda x: x + 1],
+    ids=lambda row: type(row).__name__,
+)
+def test_rows_stay_what_they_are(row):
+    (batch,) = _rows.batches([row])
+    (found,) = _rows.rows_of(batch)
+    assert type(found) is type(row)
+    assert found(1) == 2 if callable(row) else found == row
 
 
 def gather(args, ctx):

@@ -6,20 +6,29 @@ import contextlib
 import itertools
 import queue
 import socket
+import threading
 
 import psutil
+import pyarrow as pa
 import pytest
+from tfos_nodes import Node
 
 from gridflow import (
     GridflowError,
     InvalidArgument,
 )
-from gridflow.compat.tfos import (
-    TFManager,
-    TFNode,
-    marker,
-)
+from gridflow._wire.commands import EndStreams
+from gridflow._wire.identity import make_identities
+from gridflow.compat.tfos import TFManager, TFNode, _queues, _rows, marker
 from gridflow.compat.tfos._queues import NodeQueues
+from suite.waiting import patience, wait_for
+
+
+@pytest.fixture
+def node(tmp_path):
+    found = Node(tmp_path / "node", make_identities()[1])
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -32,25 +41,13 @@ def queues():
 # Rows --------------------------------------------------------------------------------------------
 
 
-class Squares:
-    """Rows that become objects when they are taken."""
-
-    def __init__(self, run):
-        self.run, self.spans = run, []
-
-    def made(self, begin, end):
-        self.spans.append((begin, end))
-        return [n * n for n in range(begin, end)]
+def fill(queues, items):
+    for item in items:
+        queues.get_queue("input").put(item)
 
 
-def test_batches_cross_chunks_and_end_with_the_feed(queues):
-    rows = queues.get_queue("input")
-    rows.put_rows(list(range(7)))
-    rows.put(7)
-    rows.put_rows([8])
-    rows.put_later(Squares(run=1), range(3, 4))  # three came otherwise
-    assert rows.qsize() == 10
-    rows.put(None)
+def test_batches_end_with_the_feed(queues):
+    fill(queues, [*range(10), None])
     feed = TFNode.DataFeed(queues)
     assert feed.next_batch(2) == [0, 1]
     assert feed.next_batch(4) == [2, 3, 4, 5]
@@ -60,25 +57,52 @@ def test_batches_cross_chunks_and_end_with_the_feed(queues):
     assert feed.next_batch(10) == []  # the original waits for ever
 
 
-def test_rows_become_objects_as_they_are_wanted_and_never_twice(queues):
-    squares = Squares(run=4)
-    queues.get_queue("input").put_later(squares, range(1, 30))
-    feed = TFNode.DataFeed(queues)
-    found = [feed.next_batch(size) for size in (2, 1, 2, 10, 3, 11)]
-    assert [len(batch) for batch in found] == [2, 1, 2, 10, 3, 11]
-    assert list(itertools.chain(*found)) == [n * n for n in range(1, 30)]
-    assert squares.spans == [(1, 5), (5, 9), (9, 16), (16, 20), (20, 30)]
+def test_rows_become_objects_as_they_are_wanted_and_never_twice(node, monkeypatch):
+    sizes = []
+
+    def rows_of(batch):
+        sizes.append(batch.num_rows)
+        return make(batch)
+
+    make = _rows.rows_of
+    monkeypatch.setattr(_rows, "rows_of", rows_of)
+    monkeypatch.setattr(_queues, "_RUN_BYTES", 40)
+    send(node, pa.table({"n": range(30)}))  # 8 bytes each
+    feed = TFNode.DataFeed(node.queues)
+    found = [feed.next_batch(size) for size in (2, 1, 2, 14, 3, 8)]
+    assert [len(batch) for batch in found] == [2, 1, 2, 14, 3, 8]
+    assert [row.n for row in itertools.chain(*found)] == list(range(30))
+    assert sum(sizes) == 30
+    assert len(sizes) > 1
+
+
+def test_batches_cross_segments(node):
+    for first in range(0, 9, 3):
+        send(node, pa.table({"n": range(first, first + 3)}), first)
+    feed = TFNode.DataFeed(node.queues)
+    assert [[row.n for row in feed.next_batch(size)] for size in (4, 4)] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
+    node.streams.obey(EndStreams())
+    assert [row.n for row in feed.next_batch(4)] == [8]
+    assert feed.should_stop()
+
+
+def send(node, table, first=0):
+    """Be a feeder that has these rows, from a place on."""
+    header = {"stream": "input", "feed": "f", "partition": 0, "attempt": 0}
+    (batch,) = table.combine_chunks().to_batches()
+    node.streams.put(header, first, batch)
 
 
 @pytest.mark.parametrize(
     ("train_mode", "batches"), [(True, [[0, 1, 2, 3], [4]]), (False, [[0, 1, 2], [3, 4], []])]
 )
 def test_batches_cross_partitions_in_training_only(queues, train_mode, batches):
-    rows = queues.get_queue("input")
     for part in ([], [0, 1, 2], [], [3, 4]):
-        rows.put_rows(part)
-        rows.put(marker.EndPartition())
-    rows.put(None)
+        fill(queues, [*part, marker.EndPartition()])
+    fill(queues, [None])
     feed = TFNode.DataFeed(queues, train_mode)
     found = []
     while not feed.should_stop():
@@ -87,45 +111,75 @@ def test_batches_cross_partitions_in_training_only(queues, train_mode, batches):
 
 
 def test_columns_go_to_tensors_in_the_order_of_their_names(queues):
-    queues.get_queue("input").put_rows([("a1", "b1"), ("a2", "b2")])
-    queues.get_queue("input").put(None)
+    fill(queues, [("a1", "b1"), ("a2", "b2"), None])
     feed = TFNode.DataFeed(queues, input_mapping={"b": "y", "a": "x"})
     assert feed.next_batch(5) == {"x": ["a1", "a2"], "y": ["b1", "b2"]}
     assert feed.next_batch(5) == {"x": [], "y": []}
 
 
-def test_terminate_throws_rows_away_and_wakes_who_waits(queues):
-    rows, taken = queues.get_queue("input"), []
-    rows.put_rows([1, 2], lambda: taken.append("first"))
+def test_terminate_throws_rows_away_and_wakes_who_waits(node):
+    queues, found = node.queues, []
+    send(node, pa.table({"n": [1, 2]}))
     feed = TFNode.DataFeed(queues)
-    assert feed.next_batch(1) == [1]
+    assert [row.n for row in feed.next_batch(1)] == [1]
+    other = threading.Thread(
+        target=lambda: found.append(TFNode.DataFeed(queues, qname_in="other").next_batch(1)),
+        name="reader",
+    )
+    other.start()
     feed.terminate()
     assert str(queues.get("state")) == "'terminating'"
     assert queues.get("state") == "terminating"
-    assert taken == ["first"]
-    rows.put_rows([3], lambda: taken.append("late"))
-    assert taken == ["first", "late"]
+    assert queues.get_queue("input").empty()
     assert feed.next_batch(1) == []
     assert feed.should_stop()
+    queues.get_queue("other").close()
+    other.join(patience())
+    assert found == [[]]
 
 
-def test_a_queue_has_the_methods_of_a_joinable_one(queues):
+def test_terminate_throws_away_what_the_program_has_put_itself(queues):
+    fill(queues, [1, 2])
+    feed = TFNode.DataFeed(queues)
+    feed.terminate()
+    assert queues.get_queue("input").empty()
+    assert (feed.next_batch(1), feed.should_stop()) == ([], True)
+
+
+@pytest.mark.parametrize("kind", ["fed", "own"])
+def test_a_queue_has_the_methods_of_a_joinable_one(node, queues, kind):
+    queues = node.queues if kind == "fed" else queues
     rows = queues.get_queue("input")
     assert rows.empty()
     rows.put("x", block=True)
-    rows.put_rows(["y", "z"])
+    fill(queues, ["y", "z"])
     assert (rows.qsize(), rows.get(), rows.get(timeout=1), rows.get(block=False)) == (
         3,
         "x",
         "y",
         "z",
     )
-    rows.task_done()
+    for _ in range(3):
+        rows.task_done()
     rows.join()
     with pytest.raises(queue.Empty):
         rows.get(block=True, timeout=0.01)
-    with pytest.raises(InvalidArgument, match="no queue 'other'"):
-        TFNode.DataFeed(queues, qname_in="other")
+    with pytest.raises(InvalidArgument, match="no queue 'missing'"):
+        TFNode.DataFeed(queues, qname_in="missing")
+
+
+def test_a_fed_queue_counts_and_wakes(node):
+    rows = node.queues.get_queue("input")
+    waiting = threading.Thread(target=lambda: found.append(rows.get()), name="reader")
+    found = []
+    waiting.start()
+    rows.put("mine")
+    waiting.join(patience())
+    assert found == ["mine"]
+    send(node, pa.table({"n": [1, 2, 3]}))
+    wait_for(lambda: rows.qsize() == 3, "rows")
+    assert rows.get().n == 1
+    assert rows.qsize() == 2
 
 
 def test_a_manager_of_the_programs_own_feeds_as_well():
@@ -171,6 +225,3 @@ def test_what_is_gone_says_what_to_use():
     for function in (TFNode.next_batch, TFNode.batch_results, TFNode.terminate):
         with pytest.raises(GridflowError, match="get_data_feed"):
             function(None, 1) if function is not TFNode.terminate else function(None)
-
-
-# Feeding -----------------------------------------------------------------------------------------

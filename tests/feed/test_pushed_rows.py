@@ -233,6 +233,51 @@ def test_an_attempt_that_is_late_is_refused(tmp_path):
         inflow.put("f", 0, 5, 3, pa.record_batch({"x": [1.5]}))
 
 
+def test_rows_that_are_kept_as_sent_may_be_of_any_type(tmp_path):
+    inflow = StreamStore("stream", tmp_path, None, 1 << 20, lambda: None)
+    inflow.begin("f", 0, 0)
+    note = {b"what": b"it is"}
+    batches = [
+        pa.record_batch({"x": pa.array([1, None])}),
+        pa.record_batch({"x": pa.array([[1.0], [2.0, 3.0], None])}),
+        pa.record_batch([pa.array([b"x"])], pa.schema([pa.field("y", pa.binary(), metadata=note)])),
+    ]
+    first = 0
+    for batch, asked in zip(batches, (None, "rows", None), strict=True):
+        inflow.put("f", 0, 0, first, batch, asked=asked)
+        first += batch.num_rows
+    reader = StreamReader("stream", tmp_path, 0)
+    reader.look(3)
+    found = reader.next(6)
+    assert [each.to_pylist() for each in found] == [each.to_pylist() for each in batches]
+    assert found[2].schema.field("y").metadata == note
+    assert inflow.counts.rows_in == inflow.counts.rows == 6
+    assert inflow.schema is None
+
+
+def test_feeders_wait_until_rows_are_read_as_long_as_any_are(tmp_path):
+    inflow = StreamStore("stream", tmp_path, FeedOptions(), 1 << 20, lambda: None)
+    batch = pa.record_batch({"x": np.arange(4)})
+    for partition in range(2):
+        inflow.begin("f", partition, 0)
+        inflow.put("f", partition, 0, 0, batch)
+    inflow.take(4)
+    assert inflow.settle("f", 0, 0, None) == {"pending": 4, "ended": False}
+    inflow.take(7)
+    with pytest.raises(TimeoutError, match=r"read no row for 0\.1 seconds"):
+        inflow.settle("f", 1, 0, 0.1)
+    small = StreamStore("stream", tmp_path / "small", FeedOptions(), 1, lambda: None)
+    small.begin("f", 0, 0)
+    small.put("f", 0, 0, 0, batch)
+    with pytest.raises(TimeoutError):
+        small.put("f", 0, 0, 4, batch, timeout=0.1)
+    inflow.begin("f", 1, 1)
+    with pytest.raises(Superseded):
+        inflow.settle("f", 1, 0, None)
+    inflow.end()
+    assert inflow.settle("f", 1, 1, None)["ended"]
+
+
 def test_lists_in_lists_that_are_all_empty_come_as_java_leaves_them(tmp_path):
     """Without the offsets of no rows, so that Arrow's own size of a batch is of what lies there."""
     none = pa.py_buffer(b"\x7f" * 64).slice(0, 0)

@@ -174,7 +174,7 @@ class Pushing:
         schema : str
             Names and types of the columns that are passed to ``ctx.results``.
         timeout : float, default 600
-            Seconds within which a part of a partition must be answered.
+            Seconds within which the function must read or answer a row.
 
         Raises
         ------

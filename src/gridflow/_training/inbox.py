@@ -63,6 +63,11 @@ class Inbox:
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
+    def look_again(self) -> None:
+        """Let those who wait for a condition check it: it isn't about messages alone."""
+        with self._changed:
+            self._changed.notify_all()
+
     def take(self, kind: type[M]) -> M | None:
         """Return and remove a message, or return None."""
         with self._changed:

@@ -1,4 +1,4 @@
-"""Rows that are pushed while the function runs: ``ctx.stream`` and its results."""
+"""Rows that are pushed while the function runs: ``ctx.stream``, its results, and rows as sent."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.push import STREAM
 from gridflow._training import arriving
-from gridflow._wire.child import StreamNews, StreamOpened, StreamResults, StreamTaken
+from gridflow._wire.child import (
+    StreamNews,
+    StreamOpened,
+    StreamRefused,
+    StreamResults,
+    StreamTaken,
+)
 from gridflow._wire.reports import EpochFed, FeedingStopped, SectionTrained
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
 
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._feed.plan.grants import Standing
+    from gridflow._feed.store.reader import StreamReader
     from gridflow._training.modes.base import DatasetRequest
     from gridflow._training.runtime import TaskRuntime
 
@@ -33,7 +42,6 @@ class PushedStream:
         """See `TrainingContext.stream`."""
         from gridflow._feed.dataset.stream import of_stream
         from gridflow._feed.plan.streams import StreamGrant
-        from gridflow._feed.store.reader import StreamReader
 
         runtime, batch_size, tail = self._runtime, request.batch_size, request.tail
         if self._stream is not None:
@@ -43,8 +51,7 @@ class PushedStream:
         arriving.check(batch_size, tail)
         make = runtime.mode.streams(together=runtime.trains_together)
         news = self._wait_for_row(batch_size)
-        folder = Path(runtime.setup.spool).parent / "streams" / STREAM
-        reader = StreamReader(STREAM, folder, news.first[STREAM], news.skip[STREAM])
+        reader = _reader(runtime, STREAM, news)
         reader.look(self._news().segments[STREAM])
         source = of_stream(
             reader,
@@ -159,3 +166,87 @@ class PushedStream:
         from gridflow._keras.patches.hooks import incremental
 
         self._runtime.channel.send(SectionTrained(section, incremental.save_section()))
+
+
+class SentRows:
+    """Rows pushed to this rank as they were sent, for a function that makes no tensors of them.
+
+    A function may read several such streams, by their names.
+    """
+
+    def __init__(self, runtime: TaskRuntime, name: str) -> None:
+        self._runtime, self._name = runtime, name
+        inbox = runtime.inbox
+        runtime.channel.send(StreamOpened(name, 1, together=False, as_sent=True))
+
+        def is_open() -> bool:
+            news = inbox.latest(StreamNews)
+            return news is not None and name in news.first
+
+        inbox.wait_for(is_open)
+        self._reader = _reader(runtime, name, inbox.wait(StreamNews))
+
+    def next(
+        self, is_woken: Callable[[], bool], seconds: float | None = None
+    ) -> tuple[int, pa.RecordBatch] | None:
+        """Wait for the next segment; return its number and its rows.
+
+        Returns None if there is none after so many seconds, at the end, or once `is_woken`, which
+        `wake` lets it check.
+        """
+        inbox = self._runtime.inbox
+        inbox.wait_for(lambda: is_woken() or self.has_rows or self.has_ended, seconds)
+        self._reader.look(inbox.wait(StreamNews).segments[self._name])
+        if not self._reader.rows:
+            return None
+        number, batch = self._reader.segment()
+        self._reader.take(batch.num_rows)
+        return number, batch
+
+    @property
+    def address(self) -> str:
+        """``host:port`` to which rows are sent."""
+        return self._runtime.inbox.wait(StreamNews).address
+
+    @property
+    def arrived(self) -> int:
+        """How many rows have come so far."""
+        return self._runtime.inbox.wait(StreamNews).certain[self._name]
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether `next` returns rows at once."""
+        news = self._runtime.inbox.wait(StreamNews)
+        return self._reader.rows > 0 or news.segments[self._name] > self._reader.mapped
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more rows will come."""
+        return self._runtime.inbox.wait(StreamNews).ended
+
+    def wake(self) -> None:
+        """Let `next` check whether it is woken."""
+        self._runtime.inbox.look_again()
+
+    def taken(self, rows: int) -> None:
+        """Report how many rows were read so far."""
+        self._runtime.channel.send(StreamTaken(self._name, rows))
+
+    def refuse(self) -> None:
+        """Let no more rows be sent to this rank."""
+        self._runtime.channel.send(StreamRefused(self._name))
+
+    def answer(self, segment: int, answers: pa.RecordBatch) -> None:
+        """Answer the rows of a segment."""
+        from gridflow._feed.push.answers import write
+
+        path = self._runtime.work_dir / f"answers-{self._name}-{segment}.arrow"
+        write(path, [answers])
+        self._runtime.channel.send(StreamResults(self._name, segment, str(path)))
+
+
+def _reader(runtime: TaskRuntime, name: str, news: StreamNews) -> StreamReader:
+    from gridflow._feed.store.reader import StreamReader
+
+    folder = Path(runtime.setup.spool).parent / "streams" / name
+    return StreamReader(name, folder, news.first[name], news.skip[name])

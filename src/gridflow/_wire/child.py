@@ -160,6 +160,7 @@ class StreamNews(Message):
         `gridflow._wire.commands.StreamStanding`.
     `label`: Label of the last section that has ended; None if there are no sections.
     `ended`: Whether no stream will receive more rows.
+    `address`: ``host:port`` of the agent's receiver; empty before a stream is opened.
     """
 
     kind: ClassVar[str] = "stream_news"
@@ -175,6 +176,7 @@ class StreamNews(Message):
     repeats: dict[str, bool]
     label: str | None
     ended: bool
+    address: str
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,14 @@ class StreamOpened(Message):
 
     `batch_size`: Rows that it needs at once.
     `together`: Whether all ranks make the same steps.
+    `as_sent`: Whether rows are kept as they are sent, for a function that makes no tensors of them.
     """
 
     kind: ClassVar[str] = "stream_opened"
     name: str
     batch_size: int
     together: bool
+    as_sent: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,14 @@ class StreamTaken(Message):
     kind: ClassVar[str] = "stream_taken"
     name: str
     rows: int
+
+
+@dataclass(frozen=True)
+class StreamRefused(Message):
+    """The function takes no more rows of a stream; those of other ranks may."""
+
+    kind: ClassVar[str] = "stream_refused"
+    name: str
 
 
 @dataclass(frozen=True)
@@ -229,5 +241,5 @@ TO_CHILD: Final[Family[Message]] = Family(
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",
     *(Hello, Imported, RowsAwaited, MadeCheckpoint, Returned, Raised, *RELAYED),
-    *(StreamOpened, StreamTaken, StreamMark, StreamResults),
+    *(StreamOpened, StreamTaken, StreamRefused, StreamMark, StreamResults),
 )

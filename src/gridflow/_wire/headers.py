@@ -149,7 +149,7 @@ class RowsHeader:
 
     `feed`: The call of ``feed`` that they belong to.
     `partition`, `attempt`: The partition, and the attempt to send it.
-    `timeout`: Seconds within which they must be answered, if they are to be answered.
+    `timeout`: Seconds that the function may take without reading a row; 0: any time.
     """
 
     stream: str

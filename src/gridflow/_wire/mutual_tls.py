@@ -76,9 +76,9 @@ def connect(
 
 
 def call(
-    client: flight.FlightClient, action: str, message: dict[str, Any], timeout: float
+    client: flight.FlightClient, action: str, message: dict[str, Any], timeout: float | None
 ) -> dict[str, Any]:
-    """Send a message and return the answer, within `timeout` seconds."""
+    """Send a message and return the answer, within `timeout` seconds if there is a limit."""
     options = flight.FlightCallOptions(timeout=timeout)
     body = json.dumps(message).encode()
     (answer,) = client.do_action(flight.Action(action, body), options)

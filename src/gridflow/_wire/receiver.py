@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from gridflow._wire.identity import Identity
 
-__all__ = ["A_FEEDER", "REFUSED", "Receiver", "ReceiverClient", "ReceiverHandler"]
+__all__ = ["A_FEEDER", "REFUSED", "UNWANTED", "Receiver", "ReceiverClient", "ReceiverHandler"]
 
 #: Prefix of errors that say why rows were refused.
 REFUSED: Final = "rows refused: "
+#: Why rows were refused, or aren't answered, that nobody needs any more.
+UNWANTED: Final = "the function takes no more rows"
 #: The sender of rows, for error messages.
 A_FEEDER: Final = "a feeder"
 _MOST_ROWS: Final = 2**62
@@ -52,6 +54,10 @@ class ReceiverHandler(Protocol):
         """Take rows once there is room; `told` is the number of the first one, or their file."""
         ...
 
+    def settle(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Wait until the function has read what has arrived of a partition."""
+        ...
+
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's answers to rows."""
         ...
@@ -69,13 +75,16 @@ class Receiver(mutual_tls.JobServer):
         self._handler = handler
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
-        """Answer ``begin``."""
+        """Answer ``begin`` and ``settle``."""
         self.heard(context)
-        if action.type != "begin":
-            raise flight.FlightServerError(f"unknown action {action.type!r}; supported: 'begin'")
+        if action.type not in {"begin", "settle"}:
+            raise flight.FlightServerError(
+                f"unknown action {action.type!r}; supported: 'begin', 'settle'"
+            )
         with telling_why():
             header = read(A_FEEDER, action.body.to_pybytes())
-            answer = self._handler.begin_partition(header)
+            is_first = action.type == "begin"
+            answer = (self._handler.begin_partition if is_first else self._handler.settle)(header)
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -133,6 +142,10 @@ class ReceiverClient:
     def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce a partition; return what the agent knows about it."""
         return mutual_tls.call(self._client, "begin", header, timeout)
+
+    def settle(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Wait until the function has read a partition's rows; the agent limits the time."""
+        return mutual_tls.call(self._client, "settle", header, None)
 
     def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
         """Open a stream of rows; return its writer and the reader of acknowledgements."""

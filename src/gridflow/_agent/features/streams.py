@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +21,11 @@ from gridflow._feed.store.stream import StreamStore
 from gridflow._spec.network import host_and_port
 from gridflow._wire import child, commands, headers, reports
 from gridflow._wire.messages import parse
-from gridflow._wire.receiver import A_FEEDER, REFUSED, Receiver
+from gridflow._wire.receiver import A_FEEDER, REFUSED, UNWANTED, Receiver
 from gridflow.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gridflow._agent.features.base import Tools
@@ -50,6 +51,7 @@ class Streams(Feature):
         self._told: dict[str, pa.Schema] = {}
         self._together: set[str] = set()
         self._receiver: Receiver | None = None
+        self._address = ""
         self._standing: commands.StreamStanding | None = None
         self._generation = tools.payload.generation
         self._has_ended = False
@@ -66,9 +68,13 @@ class Streams(Feature):
         """Handle the training process's messages about its streams."""
         match message:
             case child.StreamOpened():
-                self._open(message.name, message.batch_size, together=message.together)
+                self._open(message)
             case child.StreamTaken():
                 self._inflows[message.name].take(message.rows)
+                self._answers.rows_read()
+            case child.StreamRefused():
+                self._inflows[message.name].end()
+                self._answers.fail(UNWANTED, message.name)
             case child.StreamMark():
                 self._inflows[message.name].mark(message.place, message.rows, message.section)
             case child.StreamResults():
@@ -142,10 +148,13 @@ class Streams(Feature):
     def begin_partition(self, header: dict[str, Any]) -> dict[str, Any]:
         """Let a feeder begin a partition."""
         rows = _parsed(header)
-        try:
-            return self._inflow(rows).begin(rows.feed, rows.partition, rows.attempt)
-        except Superseded as error:
-            raise flight.FlightCancelledError(str(error)) from error
+        return _told(self._inflow(rows).begin, rows.feed, rows.partition, rows.attempt)
+
+    def settle(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Wait until the function has read what has arrived of a partition."""
+        rows = _parsed(header)
+        key = rows.feed, rows.partition, rows.attempt
+        return _told(self._inflow(rows).settle, *key, rows.timeout or None)
 
     def put(self, header: dict[str, Any], told: Any, batch: pa.RecordBatch) -> dict[str, Any]:
         """Take rows once there is room; from their file, if this host sees it."""
@@ -160,12 +169,8 @@ class Streams(Feature):
         asked: str | None = None,
     ) -> dict[str, Any]:
         key = header.feed, header.partition, header.attempt
-        try:
-            return self._inflow(header).put(*key, first, rows, asked=asked)
-        except Superseded as error:
-            raise flight.FlightCancelledError(str(error)) from error
-        except DataError as error:
-            raise flight.FlightServerError(f"{REFUSED}{error}") from error
+        limit = header.timeout or None
+        return _told(self._inflow(header).put, *key, first, rows, asked=asked, timeout=limit)
 
     def ask(self, header: dict[str, Any], first: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the function's answers to rows."""
@@ -174,11 +179,11 @@ class Streams(Feature):
         where = f"partition {told.partition}, rows {first} to {first + batch.num_rows - 1}"
         with self._answers.asking() as number_of:
             _, number, _ = inflow.segments
-            number_of(number, where)
+            number_of((told.stream, number), where)
             answer = self._put(told, first, batch, asked=where)
             if answer["ended"]:
-                raise flight.FlightServerError(f"{where}: the function takes no more rows")
-        return self._answers.wait(number, told.timeout)
+                raise flight.FlightServerError(f"{where}: {UNWANTED}")
+        return self._answers.wait((told.stream, number), told.timeout)
 
     def _inflow(self, header: headers.RowsHeader) -> StreamStore:
         found = self._inflows.get(header.stream)
@@ -200,27 +205,27 @@ class Streams(Feature):
         words = f"{rows:,} rows of {name!r} taken since the checkpoint aren't fed again"
         self.tools.reporter.lines([f"gridflow: {words}"])
 
-    def _open(self, name: str, batch_size: int, *, together: bool) -> None:
+    def _open(self, opened: child.StreamOpened) -> None:
+        name, together = opened.name, opened.together
         with self._lock:
             if name not in self._inflows:
-                self._inflows[name] = self._make(name)
-            self._inflows[name].needs(batch_size)
+                self._inflows[name] = self._make(name, as_sent=opened.as_sent)
+            self._inflows[name].needs(opened.batch_size)
             if together:
                 self._together.add(name)
             if self._receiver is None:
                 self._listen()
-            assert self._receiver is not None
-            address = host_and_port(self._host, self._receiver.port)
-            self.tools.reporter.report(reports.Receiving(name, address, together))
+            self.tools.reporter.report(reports.Receiving(name, self._address, together))
             self._report()
         self._tell()
 
-    def _make(self, name: str) -> StreamStore:
+    def _make(self, name: str, *, as_sent: bool) -> StreamStore:
         spec = self.tools.payload.spec
         folder = self.tools.folder / "streams" / name
         keeps = spec.training.checkpoint_every is not None
         limit = spec.hosts.spool.limit_in_bytes
-        inflow = StreamStore(name, folder, spec.feed, limit, self._news.set, keeps=keeps)
+        options = None if as_sent else spec.feed
+        inflow = StreamStore(name, folder, options, limit, self._news.set, keeps=keeps)
         if self._label is not None:
             inflow.begin_with(self._sections)
         if self._has_ended:
@@ -229,8 +234,9 @@ class Streams(Feature):
 
     def _listen(self) -> None:
         payload = self.tools.payload
-        self._host = local_address(payload.coordinator)
-        self._receiver = Receiver(self._host, payload.identity, self)
+        host = local_address(payload.coordinator)
+        self._receiver = Receiver(host, payload.identity, self)
+        self._address = host_and_port(host, self._receiver.port)
         self._thread = threading.Thread(target=self._announce, name="gridflow-streams")
         self._thread.start()
 
@@ -316,6 +322,7 @@ class Streams(Feature):
             repeats=repeats,
             label=self._label,
             ended=self._has_ended,
+            address=self._address,
         )
 
 
@@ -323,20 +330,33 @@ def _parsed(header: dict[str, Any]) -> headers.RowsHeader:
     return parse(A_FEEDER, "rows", header, headers.RowsHeader)
 
 
+def _told(work: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return what a store says, and raise its errors as those that a feeder tells apart."""
+    try:
+        return work(*args, **kwargs)
+    except Superseded as error:
+        raise flight.FlightCancelledError(str(error)) from error
+    except TimeoutError as error:
+        raise flight.FlightTimedOutError(f"{REFUSED}{error}") from error
+    except DataError as error:
+        raise flight.FlightServerError(f"{REFUSED}{error}") from error
+
+
 class _Answers:
-    """The function's answers, by segment of rows."""
+    """The function's answers, by stream and segment of rows."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._one_at_a_time = threading.Lock()
-        self._asked: dict[int, str] = {}
-        self._found: dict[int, pa.RecordBatch | str] = {}
+        self._asked: dict[tuple[str, int], str] = {}
+        self._found: dict[tuple[str, int], pa.RecordBatch | str] = {}
+        self._reads = 0
 
     def asking(self) -> _Asking:
         """Return a context in which exactly these rows become the next segment."""
         return _Asking(self._one_at_a_time, self._ask)
 
-    def _ask(self, segment: int, where: str) -> None:
+    def _ask(self, segment: tuple[str, int], where: str) -> None:
         with self._changed:
             self._asked[segment] = where
 
@@ -344,19 +364,32 @@ class _Answers:
         from pathlib import Path
 
         found = _read(Path(message.path))
+        segment = message.name, message.segment
         with self._changed:
-            if message.segment in self._asked:
-                self._found[message.segment] = found
+            if segment in self._asked:
+                self._found[segment] = found
             self._changed.notify_all()
 
-    def wait(self, segment: int, timeout: float) -> pa.RecordBatch:
-        """Wait for the answer to a segment, at most some seconds."""
+    def rows_read(self) -> None:
+        """Note that the function goes on."""
         with self._changed:
-            self._changed.wait_for(lambda: segment in self._found, timeout)
+            self._reads += 1
+            self._changed.notify_all()
+
+    def wait(self, segment: tuple[str, int], timeout: float) -> pa.RecordBatch:
+        """Wait for the answer to a segment, at most some seconds since a row was read."""
+
+        def is_news(reads: int) -> bool:
+            return segment in self._found or self._reads > reads
+
+        with self._changed:
+            while segment not in self._found:
+                if not self._changed.wait_for(functools.partial(is_news, self._reads), timeout):
+                    break
             found = self._found.pop(segment, None)
             where = self._asked.pop(segment)
         if found is None:
-            raise flight.FlightServerError(
+            raise flight.FlightTimedOutError(
                 f"{REFUSED}{where}: no answer within {timeout:g} seconds. Does the function call "
                 "ctx.results() for each batch? Give it more time with infer(timeout=…)."
             )
@@ -364,10 +397,11 @@ class _Answers:
             raise flight.FlightServerError(f"{where}: no answer, {found}")
         return found
 
-    def fail(self, why: str) -> None:
-        """Tell all who wait that no answer will come."""
+    def fail(self, why: str, stream: str | None = None) -> None:
+        """Tell all who wait, or those of one stream, that no answer will come."""
         with self._changed:
-            self._found.update(dict.fromkeys(self._asked.keys() - self._found.keys(), why))
+            waiting = self._asked.keys() - self._found.keys()
+            self._found |= {each: why for each in waiting if stream in {None, each[0]}}
             self._changed.notify_all()
 
 

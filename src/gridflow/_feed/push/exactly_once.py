@@ -6,14 +6,9 @@ A Spark task may be retried, or have a speculative copy. Receivers of rows use t
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from gridflow._feed.push.ranges import Ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-P = TypeVar("P", bound="Partition")
 
 #: Number of partitions to remember. A stream always has new ones: the oldest, whose Spark jobs have
 #: long ended, are forgotten.
@@ -49,21 +44,19 @@ class PartitionAttempt(NamedTuple):
             return None
         return cls(task.stageId(), task.partitionId(), task.taskAttemptId())
 
-    def header(self, feed: str) -> dict[str, Any]:
-        """Return the header for receivers; within one feed, the partition is enough."""
-        return {"feed": feed, "partition": self.partition, "attempt": self.number}
-
 
 class Partition:
     """The progress of a partition.
 
     `attempt`: The newest attempt; -1 before the first.
     `ranges`: The positions of the rows that have arrived.
+    `end`: How many rows of any partition had arrived with the last of them.
     """
 
     def __init__(self) -> None:
         self.attempt = -1
         self.ranges = Ranges()
+        self.end = 0
 
     def begin(self, attempt: int) -> None:
         """Start an attempt; earlier ones are `Superseded` from now on."""
@@ -76,17 +69,16 @@ class Partition:
             raise Superseded(f"attempt {attempt} is over: {self.attempt} has started.")
 
 
-class Partitions(Generic[P]):
+class Partitions:
     """The most recent partitions, by feed and number; creates new ones on demand."""
 
-    def __init__(self, make: Callable[[], P]) -> None:
-        self._make = make
-        self._found: OrderedDict[tuple[str, int], P] = OrderedDict()
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[str, int], Partition] = OrderedDict()
 
-    def __getitem__(self, key: tuple[str, int]) -> P:
+    def __getitem__(self, key: tuple[str, int]) -> Partition:
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._make()
+            found = self._found[key] = Partition()
         self._found.move_to_end(key)
         if len(self._found) > REMEMBERED:
             self._found.popitem(last=False)

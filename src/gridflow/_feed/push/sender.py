@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyarrow import flight
 
 from gridflow._feed.push.located import in_file
 from gridflow._feed.push.ranges import Ranges, deal
@@ -16,8 +20,6 @@ from gridflow.errors import SchemaError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import pyarrow as pa
 
     from gridflow._wire.identity import Identity
 
@@ -34,12 +36,17 @@ class Destination:
 
     `feed`: Unique id of the call of `feed`.
     `receivers`: ``host:port`` of each rank's agent, in order.
+    `is_whole`: Whether all rows of a partition go to one rank, as long as it takes rows.
+    `timeout`: If set, feeders wait until rows are read, as long as the function reads a row within
+        so many seconds; by default until they are stored.
     """
 
     stream: str
     feed: str
     receivers: tuple[str, ...]
     identity: Identity
+    is_whole: bool = False
+    timeout: float | None = None
 
 
 class PartitionSender:
@@ -54,15 +61,20 @@ class PartitionSender:
             "feed": destination.feed,
             "partition": partition,
             "attempt": attempt,
+            "timeout": destination.timeout or 0.0,
         }
+        self._destination, self._partition = destination, partition
+        #: The agent that has all rows, if they go to one.
+        self._chosen = -1
         self._lines = {
             number: _Line(ReceiverClient(address, destination.identity), self._header)
             for number, address in enumerate(destination.receivers)
         }
         self._arrived = Ranges()
-        for line in self._lines.values():
+        for number, line in self._lines.items():
             for first, stop in line.begin():
                 self._arrived.add(first, stop)
+                self._chosen = number
         self._at = 0
 
     @property
@@ -90,9 +102,11 @@ class PartitionSender:
                     self._deal(first, part)
 
     def close(self) -> int:
-        """Wait until all rows are stored by their agents; return their number."""
+        """Wait until all rows are stored, or read, as the destination says; return their number."""
         self.settle(self._at)
         for line in self._lines.values():
+            if self._destination.timeout is not None:
+                line.settle()
             line.finish()
             for first, stop in line.accepted:
                 self._arrived.add(first, stop)
@@ -105,14 +119,24 @@ class PartitionSender:
             first, batch = parts.popleft()
             pending = {n: line.pending for n, line in self._lines.items() if not line.has_ended}
             at = 0
-            for number, rows in deal(batch.num_rows, pending).items():
+            for number, rows in self._shares(batch.num_rows, pending).items():
                 parts.extend(self._lines[number].send(first + at, batch.slice(at, rows)))
                 at += rows
+
+    def _shares(self, rows: int, pending: dict[int, int]) -> dict[int, int]:
+        """Return how many of the next rows each agent gets."""
+        if not self._destination.is_whole:
+            return deal(rows, pending)
+        if self._chosen not in pending:
+            # If all have as many waiting rows, partitions spread over them.
+            begin = self._partition % len(self._lines)
+            self._chosen = min(pending, key=lambda n: (pending[n], n < begin, n))
+        return {self._chosen: rows}
 
     def abort(self) -> None:
         """Close the connections immediately."""
         for line in self._lines.values():
-            line.client.close()
+            line.abort()
 
 
 def send_all(
@@ -214,10 +238,23 @@ class _Line:
             refused += self._hear(len(self.unanswered) - 1)
         return refused
 
+    def settle(self) -> None:
+        """Wait until the rows of the partition that the agent has are read."""
+        self.has_ended = self.client.settle(self._header)["ended"]
+
     def finish(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.done_writing()
+            writer.close()
+        self.client.close()
+
+    def abort(self) -> None:
+        # A writer that isn't closed waits for the agent in whatever thread it is freed, by the
+        # garbage collector perhaps.
         if self._writer is not None:
-            self._writer.done_writing()
-            self._writer.close()
+            with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+                self._writer.close()
         self.client.close()
 
     def _hear(self, ahead: int) -> list[tuple[int, Any]]:

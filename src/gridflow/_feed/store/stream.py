@@ -13,13 +13,14 @@ has no longer need them.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gridflow._feed.push.exactly_once import Partition, Partitions, Superseded
+from gridflow._feed.push.exactly_once import Partitions, Superseded
 from gridflow._feed.push.marks import Mark, Marks
 from gridflow._feed.store.segment import ASKED, LEFT_OUT, Located, size_of
 from gridflow._feed.store.writer import Retention, SegmentWriter
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from gridflow._feed.ledger import DatasetCounts
     from gridflow._feed.normalize import FeedOptions
+    from gridflow._feed.push.exactly_once import Partition
     from gridflow._spec.place import Place
 
 __all__ = ["StreamStore"]
@@ -55,7 +57,8 @@ class StreamStore:
     """The rows of a stream that have arrived at this rank.
 
     `folder`: Folder of the segments; created if missing.
-    `options`: The rule for nulls.
+    `options`: The rule for nulls; None: rows are kept as they are sent, whatever their types, and
+        any of them may have to be answered.
     `limit`: Maximum bytes stored; exceeded only if training would otherwise wait forever.
     `on_change`: Called in a feeder's thread whenever rows have arrived.
     `keeps`: Whether rows are kept until a checkpoint covers them.
@@ -65,7 +68,7 @@ class StreamStore:
         self,
         name: str,
         folder: Path,
-        options: FeedOptions,
+        options: FeedOptions | None,
         limit: int,
         on_change: Callable[[], None],
         *,
@@ -73,9 +76,10 @@ class StreamStore:
     ) -> None:
         self.name, self.folder = name, folder
         self._limit, self._on_change = limit, on_change
+        self._is_as_sent = options is None
         self._writer = SegmentWriter(name, folder, options, Retention.UNTIL_TAKEN)
         self._changed = threading.Condition()
-        self._partitions = Partitions(Partition)
+        self._partitions = Partitions()
         self._bytes = 0
         self._types: dict[str, pa.DataType] = {}
         #: Rows that were taken in all, and those in generations that have ended.
@@ -117,32 +121,44 @@ class StreamStore:
         rows: pa.RecordBatch | Located,
         *,
         asked: str | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
         """Store rows of a partition, once there is room.
 
         `first`: The position of the first row in its partition.
         `rows`: A file's rows are stored as a link to it if possible.
         `asked`: The name of rows that must be answered.
+        `timeout`: How many seconds to wait while no row is taken.
         Returns: ``pending`` and ``ended``. If the stream had ended, the rows were not stored.
         Raises `Superseded`: A later attempt has started.
         Raises `DataError`: The rows break a rule, or the disk is full.
+        Raises `TimeoutError`: See `timeout`.
         """
         size = size_of(_batch_of(rows))
         with self._changed:
             known = self._partitions[feed, partition]
-            self._changed.wait_for(
-                lambda: not self._is_open or known.attempt > attempt or self._has_room(size)
-            )
-            self._check_open()
-            known.check(attempt)
+            self._await(lambda: self._has_room(size), known, attempt, timeout)
             if self._is_open:
                 self._check_kind(is_asked=asked is not None)
                 for begin, end in known.ranges.missing(first, first + rows.num_rows):
                     self._store(rows.slice(begin - first, end - begin), asked)
                     known.ranges.add(begin, end)
+                    known.end = self._writer.rows
             standing = self._standing()
         self._on_change()
         return standing
+
+    def settle(
+        self, feed: str, partition: int, attempt: int, timeout: float | None
+    ) -> dict[str, Any]:
+        """Wait until all rows of a partition were taken, or no more are wanted.
+
+        Raises `Superseded`, `TimeoutError`: As `put`.
+        """
+        with self._changed:
+            known = self._partitions[feed, partition]
+            self._await(lambda: self._taken >= known.end, known, attempt, timeout)
+            return self._standing()
 
     def open(self) -> None:
         """Accept rows again."""
@@ -161,6 +177,25 @@ class StreamStore:
             self._is_open, self._is_closed = False, True
             self._changed.notify_all()
 
+    def _await(
+        self,
+        is_ready: Callable[[], bool],
+        known: Partition,
+        attempt: int,
+        timeout: float | None,
+    ) -> None:
+        """Wait until an attempt may go on, or the stream has ended."""
+
+        def goes_on(taken: int) -> bool:
+            is_over = not self._is_open or known.attempt > attempt
+            return is_over or self._taken > taken or is_ready()
+
+        while self._is_open and known.attempt <= attempt and not is_ready():
+            if not self._changed.wait_for(functools.partial(goes_on, self._taken), timeout):
+                raise TimeoutError(f"the function read no row for {timeout:g} seconds")
+        self._check_open()
+        known.check(attempt)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise Superseded("the agent ends.")
@@ -176,7 +211,7 @@ class StreamStore:
         return starves
 
     def _check_kind(self, *, is_asked: bool) -> None:
-        if self._is_asked not in {None, is_asked}:
+        if not self._is_as_sent and self._is_asked not in {None, is_asked}:
             raise DataError(
                 "a job takes rows either from feed(), for training, or from infer(), for "
                 "prediction, but not both."
@@ -198,7 +233,8 @@ class StreamStore:
 
     def _store(self, rows: pa.RecordBatch | Located, asked: str | None) -> None:
         batch, writer = _batch_of(rows), self._writer
-        self._check_types(batch.schema)
+        if not self._is_as_sent:
+            self._check_types(batch.schema)
         left_out = writer.findings.left_out
         told = (batch.schema.metadata or {}).get(LEFT_OUT)
         if told is not None:  # whoever sends the rows knows of columns that can't be fed
@@ -206,13 +242,14 @@ class StreamStore:
         batch = writer.normalised(batch)
         if not batch.num_rows:
             return
-        writer.schema = batch.schema
+        if not self._is_as_sent:
+            writer.schema = batch.schema
         facts: dict[bytes, Any] = {} if asked is None else {ASKED: asked}
         if left_out:  # whoever wants such a column is told why it isn't there
             facts[LEFT_OUT] = json.dumps(left_out)
         batch = batch.replace_schema_metadata(facts) if facts else batch
         if not (isinstance(rows, Located) and writer.link(rows, [batch])):
-            writer.append(batch, batch.nbytes)
+            writer.append(batch, size_of(batch) if self._is_as_sent else batch.nbytes)
             writer.end()
         self._bytes += writer.segments[-1].bytes
 

@@ -61,7 +61,7 @@ class SegmentWriter:
     `dataset`: Its name, for errors.
     `folder`: Of the segments; made when missing. Where all are kept, what an earlier attempt left
         is replaced.
-    `options`: The rule for nulls.
+    `options`: The rule for nulls; None: rows stay as they come.
     `schema`: That of the last rows; None before the first.
     `segments` (deque of WrittenSegment): Those that are whole, and haven't been deleted.
     `next`: The number of the next one.
@@ -69,7 +69,7 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, dataset: str, folder: Path, options: FeedOptions, retention: Retention
+        self, dataset: str, folder: Path, options: FeedOptions | None, retention: Retention
     ) -> None:
         self.dataset, self.folder = dataset, folder
         self._options, self._retention = options, retention
@@ -95,9 +95,11 @@ class SegmentWriter:
         self, batch: pa.RecordBatch, expected: pa.Schema | None = None
     ) -> pa.RecordBatch:
         """Return rows in the form that is fed; by default that of the rows before them."""
-        found, dropped = normalise(
-            batch, self.dataset, self._options, expected or self.schema, self.findings
-        )
+        found, dropped = batch, 0
+        if self._options is not None:
+            found, dropped = normalise(
+                batch, self.dataset, self._options, expected or self.schema, self.findings
+            )
         self._rows_in += batch.num_rows
         self._dropped += dropped
         return found

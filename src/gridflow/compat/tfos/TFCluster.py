@@ -5,6 +5,7 @@ Has the interface of TensorFlowOnSpark's module, and runs a job of `TensorflowDi
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gridflow._handle import JobHandle
+    from gridflow._wire.identity import Identity
 
 __all__ = ["InputMode", "TFCluster", "run", "tf_status"]
 
@@ -46,6 +48,8 @@ _LOOK_SECONDS: Final = 0.05
 _EVALUATOR_SECONDS: Final = 15.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _QUEUES: Final = ("input", "output", "error")
+#: How many bytes of rows may wait for a node on its disk.
+_WAITING: Final = "64MiB"
 
 _frames.remember_frames()
 
@@ -113,7 +117,10 @@ class TFCluster:
         self._check_feed("train", qname)
         if num_epochs < 0:
             raise InvalidArgument(f"num_epochs must be at least 0; got {num_epochs}.")
-        feed = TFSparkNode.train(self.cluster_info, self.cluster_meta, feed_timeout, qname)
+        make = functools.partial(
+            TFSparkNode.train, self.cluster_info, self.cluster_meta, feed_timeout, qname
+        )
+        feed = make()
         if _starting.is_stream(dataRDD):
             dataRDD.foreachRDD(lambda rdd: rdd.foreachPartition(feed))
             return
@@ -126,8 +133,9 @@ class TFCluster:
             )
         columns = _frames.of_frame(dataRDD)
         if columns is not None:
+            send = make(is_columns=True)
             for _ in range(num_epochs):
-                self._while_it_runs(lambda: _frames.feed(columns, feed))
+                self._while_it_runs(lambda: _frames.feed(columns, send))
             return
         rows = self.sc.union([dataRDD] * num_epochs) if num_epochs > 1 else dataRDD
         self._while_it_runs(lambda: rows.foreachPartition(feed))
@@ -310,7 +318,7 @@ def run(
 
     from gridflow._coordinator.policies import Restarts
     from gridflow._distributor import TensorflowDistributor
-    from gridflow._spec.option_groups import Deadlines
+    from gridflow._spec.option_groups import Deadlines, Spool
     from gridflow.compat.tfos._launcher import ClusterLauncher
 
     with _telling:
@@ -327,6 +335,7 @@ def run(
     roles = _setting.template(num_executors, num_ps, master_node, eval_node=eval_node)
     gpus = _setting.num_gpus(tf_args)
     _alias.send_along(sc)
+    identities: list[Identity] = []
     distributor = TensorflowDistributor(
         roles=_setting.roles_of(roles, master_node, gpus),
         strategy="server",
@@ -334,12 +343,14 @@ def run(
             SparkSession.builder.getOrCreate(),
             detached=input_mode == InputMode.SPARK,
             ps_here=num_ps if driver_ps_nodes else 0,
+            on_launch=identities.append,
         ),
         start_timeout=reservation_timeout,
         deadlines=Deadlines(
             step=None, shutdown=_EVALUATOR_SECONDS if eval_node else _SHUTDOWN_SECONDS
         ),
         restarts=Restarts(max_preemptions=0),  # nodes are never restarted
+        spool=Spool(limit=_WAITING),
         env=_starting.keras_environment(),
         progress=False,
     )
@@ -366,6 +377,7 @@ def run(
         handle = distributor.start(_node.run, meta, map_fun, tf_args)
         _last.append(handle)
         info = _starting.await_nodes(server, handle, 2 * reservation_timeout + _SHUTDOWN_SECONDS)
+        info = [{**node, "identity": identities[-1]} for node in info]
     except BaseException as error:
         tf_status["error"] = str(error)
         if handle is not None:

@@ -8,7 +8,7 @@ import queue
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gridflow.compat.tfos import marker
-from gridflow.compat.tfos._queues import END, RowQueue
+from gridflow.compat.tfos._queues import END, FedQueue, ResultQueue, is_mark
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 class _OneByOne:
-    """Reads a queue in another process, such as a `TFManager`'s, like a `RowQueue`.
+    """Reads a queue that Spark doesn't feed, such as a `TFManager`'s, like a `FedQueue`.
 
     Parameters
     ----------
@@ -172,8 +172,7 @@ class _OneByOne:
         del most
         item = self._there.get(block=True)
         self._there.task_done()
-        is_mark = item is END or isinstance(item, marker.Marker)
-        return ([], True, item) if is_mark else ([item], False, None)
+        return ([], True, item) if is_mark(item) else ([item], False, None)
 
 
 class DataFeed:
@@ -217,7 +216,7 @@ class DataFeed:
         self.queue_in = _queue(mgr, qname_in)
         self.queue_out = _queue(mgr, qname_out)
         self._source = (
-            self.queue_in if isinstance(self.queue_in, RowQueue) else _OneByOne(self.queue_in)
+            self.queue_in if isinstance(self.queue_in, FedQueue) else _OneByOne(self.queue_in)
         )
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, list[Any]]:
@@ -231,12 +230,12 @@ class DataFeed:
         -------
         list, or dict of tensor to list
             Fewer rows than `batch_size`, possibly none, at the end of the feed; with
-            ``train_mode=False`` also at the end of a partition.
+            ``train_mode=False`` also at the end of a partition, or of 64 MiB of a larger one.
         """
         rows: list[Any] = []
         while len(rows) < batch_size and not self.done_feeding:
-            more, is_mark, mark = self._source.take(batch_size - len(rows))
-            if not is_mark:
+            more, is_a_mark, mark = self._source.take(batch_size - len(rows))
+            if not is_a_mark:
                 rows = more if not rows else rows + more
             elif mark is END:
                 self.done_feeding = True
@@ -254,21 +253,24 @@ class DataFeed:
 
     def batch_results(self, results: Iterable[Any]) -> None:
         """Return results to Spark: one for each row of a batch, in the same order."""
-        if isinstance(self.queue_out, RowQueue):
-            self.queue_out.put_rows(list(results))
+        if isinstance(self.queue_out, ResultQueue):
+            self.queue_out.put_all(results)
             return
         for each in results:
             self.queue_out.put(each, block=True)
 
     def terminate(self) -> None:
         """End feeding, and discard rows that are still on their way."""
+        self.done_feeding = True
         self.mgr.set("state", "terminating")
-        if isinstance(self.queue_in, RowQueue):
+        if isinstance(self.queue_in, FedQueue):
             self.queue_in.close()
             return
+        # Nobody is on the way to a queue of this process.
+        seconds = 0.0 if isinstance(self.queue_in, queue.Queue) else _SILENCE_SECONDS
         while True:
             try:
-                self.queue_in.get(block=True, timeout=_SILENCE_SECONDS)
+                self.queue_in.get(block=True, timeout=seconds)
             except queue.Empty:
                 return
             self.queue_in.task_done()

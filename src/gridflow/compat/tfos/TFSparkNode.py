@@ -15,8 +15,8 @@ from gridflow._feed.push.exactly_once import PartitionAttempt
 from gridflow._spec.gpus import VISIBLE
 from gridflow.compat.tfos import (
     TFNode,
-    _chunks,
     _feeding,
+    _rows,
     _setting,
     gpu_info,
     reservation,
@@ -268,7 +268,9 @@ def train(
     cluster_meta: Mapping[str, Any],
     feed_timeout: float = 600,
     qname: str = "input",
-) -> Callable[..., list[bool]]:
+    *,
+    is_columns: bool = False,
+) -> Callable[[Iterable[Any]], list[bool]]:
     """Return a function for ``foreachPartition`` that feeds its rows to a node.
 
     Parameters
@@ -280,14 +282,14 @@ def train(
         The task fails if no row is read for this many seconds.
     qname : str
         Name of the queue.
+    is_columns : bool, default False
+        Whether the function is given record batches instead of rows.
     """
     server, key = cluster_meta["server_addr"], cluster_meta["server_key"]
 
-    def feed(rows: Iterable[Any], cut: _chunks.Cut | None = None) -> list[bool]:
-        attempt = PartitionAttempt.of_this_task()
-        partition = 0 if attempt is None else attempt.partition
-        feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, partition, attempt)
-        count = feeder.train(rows, cut)
+    def feed(rows: Iterable[Any]) -> list[bool]:
+        feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, _attempt())
+        count = feeder.train(rows if is_columns else _rows.batches(rows))
         if feeder.unwanted:
             _log.info("no more rows are needed; %d of this partition were sent", count)
             # The driver may be gone or unreachable; nothing depends on this request.
@@ -316,12 +318,13 @@ def inference(
     """
 
     def answers(rows: Iterable[Any]) -> Iterator[Any]:
-        attempt = PartitionAttempt.of_this_task()
-        partition = 0 if attempt is None else attempt.partition
-        # Each attempt needs all results, so it doesn't take part in deduplication.
-        return _feeding.Feeder(cluster_info, feed_timeout, qname, partition).infer(rows)
+        return _feeding.Feeder(cluster_info, feed_timeout, qname, _attempt()).infer(rows)
 
     return answers
+
+
+def _attempt() -> PartitionAttempt:
+    return PartitionAttempt.of_this_task() or PartitionAttempt(0, 0, 0)
 
 
 def shutdown(

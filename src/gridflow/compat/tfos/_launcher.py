@@ -18,12 +18,13 @@ from gridflow._spec.gpus import group
 from gridflow._spec.roles import PS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from gridflow._launch.base import Launch, LaunchListener, Placement
     from gridflow._spec.gpus import GpuNeed
+    from gridflow._wire.identity import Identity
     from gridflow._wire.payload import AgentPayload
     from gridflow.errors import GridflowError
 
@@ -33,15 +34,28 @@ class ClusterLauncher(SparkLauncher):
 
     `detached`: Whether agents release their task slots.
     `ps_here`: Number of parameter servers on the driver: none or all.
+    `on_launch`: Called with the agents' identity, with which rows can be sent to them.
     """
 
-    def __init__(self, spark: SparkSession, *, detached: bool, ps_here: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        detached: bool,
+        ps_here: int,
+        on_launch: Callable[[Identity], None],
+    ) -> None:
         super().__init__(spark)
-        self._detached, self._ps_here = detached, ps_here
+        self._detached, self._ps_here, self._on_launch = detached, ps_here, on_launch
 
     def for_job(self) -> ClusterLauncher:
         """Return a new launcher with the same settings."""
-        return ClusterLauncher(self._spark, detached=self._detached, ps_here=self._ps_here)
+        return ClusterLauncher(
+            self._spark,
+            detached=self._detached,
+            ps_here=self._ps_here,
+            on_launch=self._on_launch,
+        )
 
     def place(
         self,
@@ -64,6 +78,7 @@ class ClusterLauncher(SparkLauncher):
     def launch(
         self, payload: AgentPayload, data: Mapping[str, Any], listener: LaunchListener
     ) -> Launch:
+        self._on_launch(payload.identity)
         tasks = payload.spec.tasks
         here = [p for p, task in enumerate(tasks) if self._ps_here and task.role == PS]
         there = [place for place in range(len(tasks)) if place not in here]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -10,13 +11,14 @@ import socket
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow._agent.features.board import end_board, secret_path, serve_board
+from gridflow._keras import runtime
 from gridflow._spec.roles import CHIEF, PS, WORKER
+from gridflow._training.streaming import SentRows
 from gridflow._wire.channel import AGENT_VARIABLE
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util
-from gridflow.compat.tfos._fed import FeedServer
 from gridflow.compat.tfos._port import Port
 from gridflow.compat.tfos._queues import NodeQueues
 from gridflow.errors import MissingDependency
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gridflow._training.context import TrainingContext
+    from gridflow._training.runtime import TaskRuntime
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 0.2
@@ -44,13 +47,14 @@ def run(
     executor_id = meta["cluster_template"][job_name][task_index]
     _go_where_the_executor_works()
     client = reservation.Client(meta["server_addr"], meta["server_key"])
-    queues = NodeQueues([*meta["queues"], "control", "error"])
+    is_fed = meta["is_fed"] and ctx.rank >= 0
+    task = cast("TaskRuntime", runtime.current())
+    open_rows = functools.partial(SentRows, task) if is_fed else None
+    queues = NodeQueues([*meta["queues"], "control", "error"], open_rows)
     queues.set("state", "running")
     host = ctx.cluster_spec.address(ctx.task).rpartition(":")[0]
     bare = host.strip("[]")  # around IPv6 addresses
     port = Port()
-    is_fed = meta["is_fed"] and ctx.rank >= 0
-    feed = FeedServer(queues, bare, meta["server_key"]) if is_fed else None
     board = (
         _Board(bare, meta["log_dir"] or f"tensorboard_{executor_id}")
         if _has_board(meta, executor_id)
@@ -65,7 +69,7 @@ def run(
         "tb_pid": board.pid if board is not None else 0,
         "tb_port": board.port if board is not None else 0,
         "tb_path": board.path if board is not None else "",
-        "addr": None if feed is None else (bare, feed.port),
+        "addr": queues.address,
         "authkey": meta["server_key"],
         "server_addr": meta["server_addr"],
     }
@@ -98,14 +102,12 @@ def run(
     try:
         _setting.call(map_fun, tf_args, node)
     except BaseException as error:
-        _tell(client, feed, error)
+        _tell(client, error)
         raise
     finally:
-        queues.set("state", "stopped")
         if board is not None:
             board.close()
-    if feed is not None:
-        feed.end()
+    queues.set("state", "stopped")
     client.close()
 
 
@@ -149,20 +151,12 @@ def _await_end(ctx: TrainingContext, queues: NodeQueues) -> None:
     queues.end_feeds()
 
 
-def _tell(client: reservation.Client, feed: FeedServer | None, error: BaseException) -> None:
-    """Tell the driver and this node's feeders why the node failed.
-
-    The driver comes first: feeders fail right away, and the driver must then know the cause.
-    """
+def _tell(client: reservation.Client, error: BaseException) -> None:
+    """Tell the driver why the node failed: feeders, which fail right away, ask it."""
     if isinstance(error, SystemExit) and not error.code:
         return
-    text = "".join(traceback.format_exception(error))
-    try:
-        with contextlib.suppress(OSError, EOFError):
-            client.report_failure(text)
-    finally:
-        if feed is not None:
-            feed.fail(text)
+    with contextlib.suppress(OSError, EOFError):
+        client.report_failure("".join(traceback.format_exception(error)))
 
 
 def _has_board(meta: Mapping[str, Any], executor_id: int) -> bool:

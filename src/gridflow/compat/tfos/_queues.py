@@ -1,9 +1,8 @@
-"""A node's queues in its own process: incoming rows and outgoing results.
+"""A node's queues, ``ctx.mgr``: rows that Spark pushes, results for Spark, and the program's own.
 
-Rows are queued in chunks, with one lock operation for each chunk and no copies. They stay in the
-form in which they were sent, and become Python objects only when they are read, a few at a time.
-This saves memory, because the numbers of a row take up to eight times as much as objects, and keeps
-the objects in the processor's cache until they are used.
+Pushed rows come by way of the node's agent, like all rows of `gridflow.JobHandle.feed`, and lie in
+mapped files. They become Python objects when they are read, a few at a time: the numbers of a row
+take up to eight times as much memory as objects.
 """
 
 from __future__ import annotations
@@ -12,141 +11,66 @@ import queue
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+from gridflow._feed.store.segment import ASKED, size_of
+from gridflow.compat.tfos import _rows, marker
+from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    import pyarrow as pa
+
+    from gridflow._training.streaming import SentRows
+
 #: Marks the end of a feed in a queue, as in the original.
 END: Final = None
+#: The queue of results.
+OUTPUT: Final = "output"
+#: Queues that Spark doesn't feed.
+_OWN: Final = frozenset({OUTPUT, "error", "control"})
+#: Minimum number of bytes to turn into rows at a time, because each conversion has a fixed cost.
+_RUN_BYTES: Final = 32 << 10
+#: How often feeders are told that rows of a large segment are read.
+_TELL_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.05
 
 
-class QueuedRows(Protocol):
-    """Rows that become Python objects when they are read."""
+class _Segment:
+    """The rows of a segment, some of which may have been read."""
 
-    #: The smallest number of rows worth converting at a time.
-    run: int
-
-    def made(self, begin: int, end: int) -> list[Any]:
-        """Return the rows from `begin` up to `end`."""
-
-
-class _Made:
-    """Rows that are Python objects already."""
-
-    run = 1
-
-    def __init__(self, rows: list[Any]) -> None:
-        self._rows = rows
-
-    def made(self, begin: int, end: int) -> list[Any]:
-        return self._rows[begin:end]
-
-
-class _Chunk:
-    """A chunk of rows, some of which may have been read."""
-
-    __slots__ = ("_first", "_made", "_rows", "at", "count", "on_taken", "owner")
-
-    def __init__(
-        self,
-        rows: QueuedRows,
-        span: range,
-        on_taken: Callable[[], None] | None = None,
-        owner: object = None,
-    ) -> None:
-        self._rows, self.at, self.count = rows, span.start, span.stop
-        self.on_taken, self.owner = on_taken, owner
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch, self.left = batch, batch.num_rows
+        self._run = max(1, _RUN_BYTES * batch.num_rows // max(size_of(batch), 1))
         self._made: list[Any] = []
-        self._first = self.at
-
-    @property
-    def left(self) -> int:
-        """Number of unread rows."""
-        return self.count - self.at
+        self.is_asked = ASKED in (batch.schema.metadata or {})
 
     def take(self, most: int) -> list[Any]:
         """Return the next rows, at most `most`."""
-        stop = min(self.at + most, self.count)
-        end = self._first + len(self._made)
-        if stop > end:
-            # Small reads share the rows of one conversion.
-            rest = self._made[self.at - self._first :]
-            more = self._rows.made(end, min(max(stop, end + self._rows.run), self.count))
-            self._made, self._first = rest + more if rest else more, self.at
-        part = self._made[self.at - self._first : stop - self._first]
-        self.at = stop
-        if stop == self._first + len(self._made):
-            self._made, self._first = [], stop  # so that the reader can free them
+        if not self._made:
+            start = self._batch.num_rows - self.left
+            self._made = _rows.rows_of(self._batch.slice(start, max(most, self._run)))
+        part, self._made = self._made[:most], self._made[most:]
+        self.left -= len(part)
         return part
 
 
-class RowQueue:
-    """A queue of rows and markers.
+class FedQueue:
+    """Rows that Spark pushes to this node.
 
     It has the methods of `multiprocessing.JoinableQueue` that programs use, and `take`, which
-    returns many rows at a time.
+    returns many rows at a time. What the program itself puts here comes before Spark's rows.
     """
 
-    def __init__(self) -> None:
-        self._entries: deque[Any] = deque()
-        self._changed = threading.Condition()
+    def __init__(self, rows: SentRows, results: ResultQueue) -> None:
+        self._rows, self._results = rows, results
+        self.address = rows.address
+        self._own: deque[Any] = deque()
+        self._segment: _Segment | None = None
+        self._lock = threading.Lock()
         self._closed = False
-
-    # Writing -------------------------------------------------------------------------------------
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Append a row, a marker or the end."""
-        del block, timeout  # there is always room: feeders wait for acknowledgements
-        with self._changed:
-            if not self._closed:
-                self._entries.append(item if _is_mark(item) else _Chunk(_Made([item]), range(1)))
-                self._changed.notify_all()
-
-    def put_rows(
-        self,
-        rows: Iterable[Any],
-        on_taken: Callable[[], None] | None = None,
-        owner: object = None,
-    ) -> None:
-        """Append rows.
-
-        Parameters
-        ----------
-        rows : iterable
-        on_taken : callable, optional
-            Called once all of them have been read or discarded.
-        owner : object, optional
-            Identifies them for `discard`.
-        """
-        rows = rows if isinstance(rows, list) else list(rows)
-        self._append(_Chunk(_Made(rows), range(len(rows)), on_taken, owner))
-
-    def put_later(
-        self,
-        rows: QueuedRows,
-        span: range,
-        on_taken: Callable[[], None] | None = None,
-        owner: object = None,
-    ) -> None:
-        """Append rows that become objects when they are read.
-
-        Parameters
-        ----------
-        rows : QueuedRows
-        span : range
-            Indices of the rows to append.
-        on_taken, owner
-            See `put_rows`.
-        """
-        self._append(_Chunk(rows, span, on_taken, owner))
-
-    def join(self) -> None:
-        """Wait until everything has been read."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._entries)
-
-    # Reading -------------------------------------------------------------------------------------
+        self._taken, self._tell_at = 0, 0.0
 
     def take(self, most: int, timeout: float | None = None) -> tuple[list[Any], bool, Any]:
         """Wait for up to `most` rows, or for a marker.
@@ -161,30 +85,25 @@ class RowQueue:
         queue.Empty
             If nothing arrived in time.
         """
-        rows: list[Any] = []
-        taken: list[Callable[[], None]] = []
-        with self._changed:
-            self._await(timeout)
-            if not self._entries:
-                return [], True, END  # closed
-            while self._entries and len(rows) < most:
-                entry = self._entries[0]
-                if not isinstance(entry, _Chunk):
-                    if rows:
-                        break
-                    self._entries.popleft()
-                    self._changed.notify_all()
-                    return [], True, entry
-                part = entry.take(most - len(rows))
-                rows = part if not rows else rows + part
-                if not entry.left:
-                    self._entries.popleft()
-                    if entry.on_taken is not None:
-                        taken.append(entry.on_taken)
-            self._changed.notify_all()
-        for call in taken:
-            call()
-        return rows, False, None
+        with self._lock:
+            give_up = None if timeout is None else time.monotonic() + timeout
+            while not self._own and self._segment is None and not self._is_at_end:
+                left = None if give_up is None else max(give_up - time.monotonic(), 0.0)
+                found = self._rows.next(lambda: self._closed or bool(self._own), left)
+                if found is not None:
+                    self._open(*found)
+                elif left == 0:
+                    raise queue.Empty
+            if self._closed:
+                return [], True, END
+            if self._own:
+                item = self._own.popleft()
+                return ([], True, item) if is_mark(item) else ([item], False, None)
+            if self._segment is None:
+                return [], True, END
+            rows = self._segment.take(most)
+            self._count(len(rows), self._segment)
+            return rows, False, None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the next row, marker or end.
@@ -194,64 +113,134 @@ class RowQueue:
         queue.Empty
             If there is none, or none arrived in time.
         """
-        rows, is_mark, mark = self.take(1, timeout if block else 0.0)
-        return mark if is_mark else rows[0]
+        rows, is_a_mark, mark = self.take(1, timeout if block else 0.0)
+        return mark if is_a_mark else rows[0]
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Append a row, a marker or the end."""
+        del block, timeout  # there is always room
+        self._own.append(item)
+        self._rows.wake()
 
     def task_done(self) -> None:
         """Do nothing: items count as done once they are read."""
 
+    def join(self) -> None:
+        """Wait until everything has been read."""
+        while not self.empty():
+            time.sleep(_LOOK_SECONDS)
+
     def empty(self) -> bool:
         """Return whether the queue is empty."""
-        with self._changed:
-            return not self._entries
+        return not self.qsize()
 
     def qsize(self) -> int:
         """Return the number of rows and markers."""
-        with self._changed:
-            return sum(entry.left if isinstance(entry, _Chunk) else 1 for entry in self._entries)
+        return 0 if self._closed else self._rows.arrived - self._taken + len(self._own)
 
-    def discard(self, owner: object) -> int:
-        """Discard an owner's unread rows; return their number."""
-        with self._changed:
-            mine = [e for e in self._entries if isinstance(e, _Chunk) and e.owner is owner]
-            for entry in mine:
-                self._entries.remove(entry)
-            self._changed.notify_all()
-        return sum(entry.left for entry in mine)
+    def refuse(self) -> None:
+        """Let Spark send no more rows to this node; those that are here stay."""
+        self._rows.refuse()
 
     def close(self) -> None:
         """Discard all current and future items; readers get `END`."""
+        self._closed = True
+        self._rows.refuse()
+        self._rows.wake()
+
+    @property
+    def _is_at_end(self) -> bool:
+        # In this order: what came before the end is known with it.
+        return self._closed or (self._rows.has_ended and not self._rows.has_rows)
+
+    def _open(self, number: int, batch: pa.RecordBatch) -> None:
+        self._segment = _Segment(batch)
+        if self._segment.is_asked:
+            self._results.expect(self._rows, number, batch.num_rows)
+
+    def _count(self, rows: int, segment: _Segment) -> None:
+        """Tell feeders what is read: not each time, as programs may read row by row."""
+        self._taken += rows
+        now = time.monotonic()
+        if segment.left and now < self._tell_at:
+            return
+        self._tell_at = now + _TELL_SECONDS
+        self._rows.taken(self._taken)
+        if not segment.left:
+            self._segment = None
+            if segment.is_asked:  # it is a whole partition
+                self._own.appendleft(marker.EndPartition())
+
+
+class ResultQueue(queue.Queue[Any]):
+    """Results for Spark, one for each row that asks for one; others stay here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Lock()
+        self._asked: deque[_Asked] = deque()
+        #: Rows of the last partition that was answered.
+        self._answered = 0
+
+    def expect(self, rows: SentRows, segment: int, count: int) -> None:
+        """Expect results for the rows of a segment, after all that were expected before."""
         with self._changed:
-            self._closed = True
-            entries, self._entries = self._entries, deque()
-            self._changed.notify_all()
-        for entry in entries:
-            if isinstance(entry, _Chunk) and entry.on_taken is not None:
-                entry.on_taken()
+            self._asked.append(_Asked(rows, segment, count))
 
-    def _append(self, chunk: _Chunk) -> None:
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Append a result."""
+        del block, timeout  # there is always room
+        self.put_all([item])
+
+    def put_all(self, results: Iterable[Any]) -> None:
+        """Append results.
+
+        Raises
+        ------
+        GridflowError
+            There are more than rows that ask for them.
+        """
+        left = deque(results)
         with self._changed:
-            if chunk.left and not self._closed:
-                self._entries.append(chunk)
-                self._changed.notify_all()
-                return
-        if chunk.on_taken is not None:
-            chunk.on_taken()
+            is_asked = bool(self._asked or self._answered)
+            more = len(left) - sum(asked.open for asked in self._asked)
+            if is_asked and more > 0:  # none is sent: it isn't known which ones are right
+                count = self._asked[-1].count if self._asked else self._answered
+                raise GridflowError(
+                    f"the program returned {count + more} results for the {count} rows of a "
+                    "partition; batch_results() needs exactly one for each row."
+                )
+            while left and self._asked:
+                asked = self._asked[0]
+                asked.results += [left.popleft() for _ in range(min(asked.open, len(left)))]
+                if not asked.open:
+                    self._answered = asked.count
+                    self._asked.popleft().send()
+        for each in left:
+            super().put(each)
 
-    def _await(self, timeout: float | None) -> None:
-        """Wait for an entry; the caller holds the lock."""
-        give_up = None if timeout is None else time.monotonic() + timeout
-        while not self._entries and not self._closed:
-            left = None if give_up is None else give_up - time.monotonic()
-            if left is not None and left <= 0:
-                raise queue.Empty
-            self._changed.wait(left)
+
+class _Asked:
+    """The results of a segment's rows, so far."""
+
+    def __init__(self, rows: SentRows, segment: int, count: int) -> None:
+        self._rows, self._segment, self.count = rows, segment, count
+        self.results: list[Any] = []
+
+    @property
+    def open(self) -> int:
+        """How many rows have no result yet."""
+        return self.count - len(self.results)
+
+    def send(self) -> None:
+        """Answer the segment."""
+        pickles = [_rows.pickled(each) for each in self.results]
+        self._rows.answer(self._segment, _rows.batch_of(pickles))
 
 
-def _is_mark(item: Any) -> bool:
-    from gridflow.compat.tfos.marker import Marker
-
-    return item is END or isinstance(item, Marker)
+def is_mark(item: Any) -> bool:
+    """Return whether an item of a queue is no row."""
+    return item is END or isinstance(item, marker.Marker)
 
 
 class _Shown(str):
@@ -273,13 +262,29 @@ class NodeQueues:
     ----------
     names : sequence of str
         Names of the queues.
+    open_rows : callable, optional
+        Opens the pushed rows of a name; default: Spark feeds no queue of this node.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._queues = {name: RowQueue() for name in names}
+    def __init__(
+        self, names: Sequence[str], open_rows: Callable[[str], SentRows] | None = None
+    ) -> None:
+        results = ResultQueue()
+        self._fed: dict[str, FedQueue] = {}
+        if open_rows is not None:
+            self._fed = {n: FedQueue(open_rows(n), results) for n in names if n not in _OWN}
+        self._queues: dict[str, Any] = {
+            name: self._fed.get(name) or (results if name == OUTPUT else queue.Queue())
+            for name in names
+        }
         self._values: dict[str, Any] = {}
 
-    def get_queue(self, name: str) -> RowQueue | None:
+    @property
+    def address(self) -> str | None:
+        """``host:port`` to which Spark's rows are sent; None if there are none."""
+        return next((each.address for each in self._fed.values()), None)
+
+    def get_queue(self, name: str) -> Any:
         """Return the queue of that name, or None."""
         return self._queues.get(name)
 
@@ -289,16 +294,14 @@ class NodeQueues:
         return _Shown(value) if type(value) is str else value
 
     def set(self, key: str, value: Any) -> None:
-        """Set a value."""
+        """Set a value; the states ``terminating`` and ``stopped`` end feeding."""
         self._values[key] = value
-
-    @property
-    def is_terminating(self) -> bool:
-        """Whether the program wants no more rows."""
-        return self._values.get("state") in {"terminating", "stopped"}
+        if key == "state" and value in {"terminating", "stopped"}:
+            for each in self._fed.values():
+                each.refuse()
 
     def end_feeds(self) -> None:
-        """Put `END` into every queue that a program may read."""
+        """Put `END` into every queue that a program may read and Spark doesn't feed."""
         for name, each in self._queues.items():
-            if name != "error":
+            if name not in {OUTPUT, "error"} and name not in self._fed:
                 each.put(END)
