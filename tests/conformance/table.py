@@ -33,6 +33,7 @@ from conformance.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
 from gridflow._spec.backends import KERAS_VARIABLE
 from gridflow._spec.option_groups import Deadlines, LaunchOptions
 from gridflow._spec.tasks import Role
+from suite.new_process import WITH_SUITE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,10 +57,6 @@ _SERVERS: Final = "parameter_server"
 _EXACT: Final = {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 #: Or a process would take all memory of a GPU on which others compute, too.
 _GROWTH: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-#: Where other processes find this package.
-_WITH_TESTS: Final = os.pathsep.join(
-    [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-)
 _TIMEOUT: Final = 600.0  # seconds for a column; about 60 on an idle machine
 
 
@@ -107,7 +104,7 @@ def run_plain(
             **_environment(gpus),
             **_GROWTH,
             KERAS_VARIABLE: _backend_of(flavour),
-            "PYTHONPATH": _WITH_TESTS,
+            **WITH_SUITE,
         },
     )
     found: dict[Cell, CaseResult] = cloudpickle.loads(place.read_bytes())
@@ -222,7 +219,7 @@ def run_column(
         strategy=strategy,
         backend=_backend_of(flavour),
         launcher=launcher,
-        env={**_environment(gpus), "PYTHONPATH": _WITH_TESTS},
+        env={**_environment(gpus), **WITH_SUITE},
         job_dir=shared / "job",
         launch_options=LaunchOptions(warm_seconds=warm_seconds),
         deadlines=Deadlines(step=_TIMEOUT),

@@ -11,7 +11,11 @@ import pytest
 from suite.waiting import patience
 
 #: For a program that imports this suite.
-WITH_SUITE = {"PYTHONPATH": str(Path(__file__).parents[1])}
+WITH_SUITE = {
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    )
+}
 
 
 def in_new_network(source):

@@ -50,8 +50,9 @@ class Uploads:
 
     def follow(self, folder: Path) -> None:
         """Keep sending what is appended to the files of a folder."""
-        self._following = folder
-        self._again()
+        if self._following != folder:
+            self._following = folder
+            self._again()
 
     def catch_up(self) -> None:
         """Queue what was appended since the last time."""

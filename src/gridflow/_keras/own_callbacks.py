@@ -23,26 +23,27 @@ class _Facts:
 
     `path`: The attribute with the path it writes to; empty if it writes nothing.
     `changes`: What it changes in the training; empty if nothing.
+    `stops_in_epoch`: Whether it may end the training after any step.
     """
 
     path: str = ""
     changes: str = ""
+    stops_in_epoch: bool = False
 
 
 #: The class of Keras's lists of callbacks, which ``fit`` uses unchanged.
 LIST: Final = "CallbackList"
-_STOPS: Final = _Facts(changes="ends the training")
 _RATES: Final = _Facts(changes="sets the learning rate")
 _FACTS: Final[Mapping[str, _Facts]] = {
     "BackupAndRestore": _Facts("backup_dir", "restores weights and epoch"),
     "CSVLogger": _Facts("filename"),
-    "EarlyStopping": _STOPS,
+    "EarlyStopping": _Facts(changes="ends the training"),
     "LearningRateScheduler": _RATES,
     "ModelCheckpoint": _Facts("filepath"),
     "ReduceLROnPlateau": _RATES,
     "SwapEMAWeights": _Facts(changes="swaps weights"),
     "TensorBoard": _Facts("log_dir"),
-    "TerminateOnNaN": _STOPS,
+    "TerminateOnNaN": _Facts(changes="ends the training", stops_in_epoch=True),
 }
 #: Where a callback of the chief alone must leave the model as it is; at the end it may change it.
 _BETWEEN_EPOCHS: Final = ("on_train_begin", "on_epoch_begin", "on_epoch_end")
@@ -109,13 +110,10 @@ def watch_on_chief_alone(callback: Any) -> None:
 
 
 def may_stop_in_epoch(callbacks: Sequence[Any]) -> bool:
-    """Return whether one of them may stop a fit after any step, as far as is known.
-
-    Keras's own but one do so at the end of an epoch.
-    """
+    """Return whether one of them may stop a fit after any step, as far as is known."""
     return any(
-        _kind_of(each) == "TerminateOnNaN"
-        or any(_home(getattr(each, name, None)) not in _NEVER_STOP for name in _STEP_ENDS)
+        ((name := _kind_of(each)) and _FACTS[name].stops_in_epoch)
+        or any(_home(getattr(each, end, None)) not in _NEVER_STOP for end in _STEP_ENDS)
         for each in callbacks
     )
 

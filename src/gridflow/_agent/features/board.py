@@ -33,7 +33,6 @@ class Board(Feature):
         self._reporter = tools.reporter
         self._folder = tools.folder / "tensorboard"
         self._server: subprocess.Popen[str] | None = None
-        self._is_followed = False
 
     def begin(self) -> None:
         """Send the event files to the driver as they grow; serve the page if requested."""
@@ -45,12 +44,11 @@ class Board(Feature):
 
     def obey(self, command: Command) -> bool:
         """Send what a rank without event files of its own profiles."""
-        if isinstance(command, commands.Inspect) and command.profile and not self._is_followed:
+        if isinstance(command, commands.Inspect) and command.profile:
             self._follow()
         return False
 
     def _follow(self) -> None:
-        self._is_followed = True
         self._folder.mkdir(exist_ok=True)
         self.tools.uploads.follow(self._folder)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from gridflow._launch.spark.session import check_session
-from gridflow._spec import jvm
+from gridflow._launch.spark.session import check_session, executors_of
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ def num_executors(spark: SparkSession) -> int:
     if instances is not None:
         return int(instances)
     if master.startswith("spark://"):
-        context: Any = spark.sparkContext
-        return int(jvm.scala_context(context).getExecutorMemoryStatus().size()) - 1
+        return executors_of(spark.sparkContext)
     return _DEFAULT_INSTANCES
 
 

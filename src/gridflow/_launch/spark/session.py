@@ -120,8 +120,11 @@ def task_slots(spark: SparkSession, profile: Any = None) -> int | None:
 def registered_executors(spark: SparkSession) -> int | None:
     """Return how many executors have registered; None over Spark Connect."""
     context = classic_context(spark)
-    if context is None:
-        return None
+    return None if context is None else executors_of(context)
+
+
+def executors_of(context: Any) -> int:
+    """Return how many executors have registered with a SparkContext."""
     # The driver is counted, too.
     return int(jvm.scala_context(context).getExecutorMemoryStatus().size()) - 1
 
