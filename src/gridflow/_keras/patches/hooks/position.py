@@ -255,13 +255,17 @@ def _from(
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield the steps of an epoch from a position, or ask for them one by one."""
     data.data_adapter.on_epoch_begin()
+    last = data.steps_per_epoch or data._num_batches
+    if last and start.step >= last:  # only the end of the epoch is left
+        start.ready()
+        data.data_adapter.on_epoch_end()
+        return
     data._current_iterator = iterator = incremental.iterator_of(data)
     if not incremental.goes_on(data):
         for _ in range(start.skip):
             next(iterator)
     start.ready()
     stride = data.steps_per_execution
-    last = data.steps_per_epoch or data._num_batches
     steps = range(start.step, last, stride) if last else count(start.step, stride)
     seen = start.skip or start.step
     for step in coming or steps:
