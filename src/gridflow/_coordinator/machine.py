@@ -430,10 +430,10 @@ class JobMachine:
         if not KINDS[failure.kind].is_replaced:
             return False
         if rank in self._group:
-            return self._can_go_on(failure)
+            return self._can_go_on(rank, failure)
         return self.parts[rank].is_replaced and member.replacements < MOST_REPLACEMENTS
 
-    def _can_go_on(self, failure: TaskFailure) -> bool:
+    def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
         """Return whether the group goes on once a rank has a new process."""
         if len(self.replaced) >= self.max_replacements or self._saves_to_move is not None:
             return False
@@ -442,7 +442,10 @@ class JobMachine:
         if is_programs and any(_are_alike(failure, each) for each in self.replaced):
             return False
         members = [self._members[rank] for rank in self._group]
-        return not any(each.lost or each.succeeded for each in members)
+        if any(each.lost or each.succeeded for each in members):
+            return False
+        # One must be left that knows the state of the training.
+        return len({*self._unhealed, rank}) < len(self._group)
 
     def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
         member = self._members[rank]

@@ -169,7 +169,8 @@ class CheckpointAndResume(NeutralCallback):
             self._restore(there)
         if self._goes_on is not None:
             self._goes_on.restored()
-            self._last = LastStep.of(self.model, self.flavour)
+            is_built = private_parts.is_optimizer_built(self.model.optimizer)
+            self._last = LastStep.of(self.model, self.flavour) if is_built else None
 
     def _restore(self, there: Checkpoint) -> None:
         position.forget(self.model, self.flavour)
@@ -189,6 +190,8 @@ class CheckpointAndResume(NeutralCallback):
         self._at = self._epoch, batch + 1
         if self._last is not None:
             self._last.note()
+        elif self._goes_on is not None:
+            self._last = LastStep.of(self.model, self.flavour)
         if self._drawn is None:
             # The datasets of this epoch are those that started an iteration since its start.
             now = [counter.pending for counter in self._runtime.epoch_counters]
@@ -407,15 +410,14 @@ class CheckpointAndResume(NeutralCallback):
         is_last = steps is not None and step >= steps > 0
         if is_last and (self.flavour != "keras" or getattr(self._data, "steps_per_epoch", None)):
             return None
-        if step and (self._last is None or not self._last.is_whole):
+        if is_last:  # the next pass over the data is that of the next epoch
+            self._drawn = None
+        last = self._last
+        if last is None and epoch != self._epoch:  # between two epochs
+            last = LastStep.of(self.model, self.flavour)
+        if last is None or not last.is_whole:
             return None
-        entries = self._last.entries() if self._last is not None else ()
-        if not entries:
-            entries = LastStep.of(self.model, self.flavour).entries()
-        if not private_parts.is_optimizer_built(self.model.optimizer):
-            return None
-        made = self._made(epoch, step, self._remember(), list(entries))
-        return replace(made, counters=self._positions(0)) if is_last else made
+        return self._made(epoch, step, self._remember(), last.entries())
 
     def repeat(self) -> None:
         """Take the next fit for the one that was interrupted."""

@@ -92,7 +92,7 @@ def _reader(model: Any, variables: Sequence[Any]) -> Any:
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def read() -> list[Any]:
-        return [tf.identity(getattr(each, "value", each)) for each in variables]
+        return [tf.identity(state.tensor_of(each)) for each in variables]
 
     def read_here() -> list[Any]:
         found: list[Any] = model.distribute_strategy.run(read) if variables else []

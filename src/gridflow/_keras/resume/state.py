@@ -181,9 +181,13 @@ def _read(variable: Any, model: Any) -> np.ndarray:
         return np.array(variable.numpy())
     import tensorflow as tf
 
+    return np.asarray(tf.convert_to_tensor(tensor_of(variable)))
+
+
+def tensor_of(variable: Any) -> Any:
+    """Return what holds the value of a variable of either flavour."""
     value = getattr(variable, "value", variable)
-    value = value if not callable(value) else variable
-    return np.asarray(tf.convert_to_tensor(value))
+    return variable if callable(value) else value
 
 
 def name_of(variable: Any) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
+_ENDED = "_gridflow_ended"
 #: The attribute in which TensorFlow's iterators keep their dataset.
 _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 
@@ -116,6 +117,12 @@ def data_of(model: Any) -> Any:
     """Return the data iterator of the model's last fit (or evaluate)."""
     found = model.__dict__.get(_ITERATOR)
     return None if found is None else found()
+
+
+def has_ended(model: Any) -> bool:
+    """Return whether only the end of an epoch was left of the fit's first one."""
+    data = data_of(model)
+    return data is not None and data.__dict__.pop(_ENDED, False)
 
 
 def initial_epoch(model: Any) -> int:
@@ -256,7 +263,8 @@ def _from(
     """Yield the steps of an epoch from a position, or ask for them one by one."""
     data.data_adapter.on_epoch_begin()
     last = data.steps_per_epoch or data._num_batches
-    if last and start.step >= last:  # only the end of the epoch is left
+    if last and start.step >= last:
+        setattr(data, _ENDED, True)
         start.ready()
         data.data_adapter.on_epoch_end()
         return
