@@ -30,7 +30,7 @@ import contextlib
 import functools
 import logging
 import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras import statistics
