@@ -37,8 +37,8 @@ from gridflow.deploy import (
     schemas,
     validate,
 )
-from gridflow.deploy.drivers import swarm
 from gridflow.deploy.inside.identity import identify
+from gridflow.deploy.targets import swarm
 from gridflow.errors import InvalidArgument
 from suite.waiting import wait_for
 

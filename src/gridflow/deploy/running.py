@@ -136,15 +136,15 @@ def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
 
         return KubectlDriver(job, rendering)
     if form == "compose":
-        from gridflow.deploy.drivers.compose import ComposeDriver
+        from gridflow.deploy.targets.compose import ComposeDriver
 
         return ComposeDriver(job, rendering)
     if form == "swarm":
-        from gridflow.deploy.drivers.swarm import SwarmDriver
+        from gridflow.deploy.targets.swarm import SwarmDriver
 
         return SwarmDriver(job, rendering)
     if form == "marathon":
-        from gridflow.deploy.drivers.marathon import MarathonDriver
+        from gridflow.deploy.targets.marathon import MarathonDriver
 
         return MarathonDriver(job, rendering)
     raise InvalidArgument(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gridflow.deploy.description.problems import Problem
-from gridflow.deploy.lint.compose import check_compose
 from gridflow.deploy.lint.kinds import KINDS
-from gridflow.deploy.lint.marathon import check_group
 from gridflow.deploy.lint.report import Finding, LintReport
-from gridflow.deploy.lint.swarm import check_stack
+from gridflow.deploy.targets.compose import check_compose
+from gridflow.deploy.targets.marathon import check_group
+from gridflow.deploy.targets.swarm import check_stack
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
