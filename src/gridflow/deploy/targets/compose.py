@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
-    from gridflow.deploy.kinds import ComposeService
     from gridflow.deploy.lint.report import LintReport
     from gridflow.deploy.rendering import Rendering
 
@@ -177,7 +176,7 @@ def render(job: Job) -> list[Document]:
         common["volumes"] = found
     if job.shared_memory:
         common["shm_size"] = amount(job.shared_memory)
-    services: dict[str, ComposeService] = {}
+    services: dict[str, dict[str, Any]] = {}
     for role, index in tasks(job):
         service: dict[str, Any] = {
             "image": job.image,
@@ -198,7 +197,7 @@ def render(job: Job) -> list[Document]:
             service["labels"] = escape(dict(job.labels))
         if job.annotations:
             service["annotations"] = escape(dict(job.annotations))
-        services[f"{role}-{index}"] = cast("ComposeService", service)
+        services[f"{role}-{index}"] = service
     if job.tensorboard:
         services["tensorboard"] = board(job, common)
     whole: dict[str, Any] = {"name": job.name, "services": services}
@@ -207,7 +206,7 @@ def render(job: Job) -> list[Document]:
     return [Document("compose.yaml", whole)]
 
 
-def board(job: Job, common: dict[str, Any]) -> ComposeService:
+def board(job: Job, common: dict[str, Any]) -> dict[str, Any]:
     """Return TensorBoard's service."""
     assert job.tensorboard is not None
     port = job.tensorboard.port
@@ -228,7 +227,7 @@ def board(job: Job, common: dict[str, Any]) -> ComposeService:
         service["environment"] = settings
     if resources := deploy(job.tensorboard.resources):
         service["deploy"] = resources
-    return cast("ComposeService", service)
+    return service
 
 
 # Checks that its documents' types lack ------------------------------------------------------------

@@ -19,7 +19,6 @@ from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_word
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 #: The variables that tell ``gridflow launch`` its role in a JobSet.
 JOBSET_ENV: Final = (
@@ -106,7 +105,7 @@ def render(job: Job) -> list[Document]:
         spec["ttlSecondsAfterFinished"] = 0
     about = metadata(job, job.name)
     about["labels"] = {**about["labels"], **kueue_labels(job)}
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": about,

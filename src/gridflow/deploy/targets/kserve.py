@@ -12,7 +12,6 @@ from gridflow.deploy.targets.serving import TRAINING
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.services import Model
-    from gridflow.deploy.kinds import Object
 
 
 def storage(job: Job, model: Model) -> str:
@@ -54,7 +53,7 @@ def render(job: Job) -> list[Document]:
         if job.annotations or serve.monitoring:
             scrape = {"serving.kserve.io/enable-prometheus-scraping": "true"}
             about["annotations"] = {**(scrape if serve.monitoring else {}), **job.annotations}
-        whole: Object = {
+        whole: dict[str, Any] = {
             "apiVersion": "serving.kserve.io/v1beta1",
             "kind": "InferenceService",
             "metadata": about,

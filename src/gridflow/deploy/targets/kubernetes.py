@@ -26,7 +26,6 @@ from gridflow.deploy.task_start import (
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import KubernetesJobSpec, Object
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
@@ -97,20 +96,25 @@ def render(job: Job) -> list[Document]:
             extra_env=(*((FAILED_BEFORE,) if several else ()), *began_env(job)),
         )
         join_group(job, template)
-        spec: KubernetesJobSpec = {
+        spec: dict[str, Any] = {
             "completions": role.replicas,
             "parallelism": role.replicas,
             "completionMode": "Indexed",
             "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
             "maxFailedIndexes": 0,
-            **limits(job),  # type: ignore[typeddict-item]  # the keys are those of its kind
+            **limits(job),
             "podFailurePolicy": failure_policy(job, CONTAINER, *final),
             "template": template,
         }
         about = metadata(job, f"{job.name}-{name}", name)
         if not several:
             about["labels"] = {**about["labels"], **kueue_labels(job)}
-        part: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+        part: dict[str, Any] = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": about,
+            "spec": spec,
+        }
         documents.append(object_document(part))
     return documents + tensorboard(job)
 

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
@@ -38,7 +38,6 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
-    from gridflow.deploy.kinds import MarathonApp
     from gridflow.deploy.lint.report import LintReport
     from gridflow.deploy.rendering import Rendering
 
@@ -105,7 +104,7 @@ def app(
     ports: dict[str, int],
     wanted: Resources,
     env: dict[str, Any],
-) -> MarathonApp:
+) -> dict[str, Any]:
     """Return one app of the group."""
     docker: dict[str, Any] = {"image": image}
     secret_env, table = secret_sources(job)
@@ -144,7 +143,7 @@ def app(
         whole["labels"] = {**job.annotations, **job.labels}
     if job.node_selector:
         whole["constraints"] = [[key, "IS", value] for key, value in job.node_selector.items()]
-    return cast("MarathonApp", whole)
+    return whole
 
 
 def render(job: Job) -> list[Document]:

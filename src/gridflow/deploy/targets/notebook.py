@@ -21,7 +21,6 @@ from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 #: Jupyter's user and group in Kubeflow's images: jovyan and users.
 USER: Final = 1000
@@ -53,7 +52,7 @@ def render(job: Job) -> list[Document]:
     # The controller only sets the home's group if the pod doesn't have an fsGroup.
     spec = placement(job, notebook.resources) | pod_security(USER, GROUP)
     spec |= {"containers": [box], "volumes": sources}
-    claim: Object = {
+    claim: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": metadata(job, name, "notebook"),
@@ -65,7 +64,7 @@ def render(job: Job) -> list[Document]:
     about = metadata(job, name, "notebook")
     if job.annotations:
         about["annotations"] = dict(job.annotations)
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "Notebook",
         "metadata": about,

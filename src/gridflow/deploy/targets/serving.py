@@ -25,7 +25,6 @@ from gridflow.deploy.targets.base import Document, Target, object_document
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.services import Serve
-    from gridflow.deploy.kinds import Object
 
 CONFIG: Final = "/etc/gridflow/serving"
 CONFIG_HASH: Final = "gridflow/config-hash"
@@ -136,7 +135,7 @@ def render(job: Job) -> list[Document]:
     serve = job.serve
     check_buckets(serve)
     name = f"{job.name}-serving"
-    config: Object = {
+    config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(job, name, "serving"),
@@ -180,7 +179,7 @@ def render(job: Job) -> list[Document]:
         }
     about: dict[str, Any] = {"labels": {**job.labels, **names(job, "serving")}}
     about["annotations"] = annotations
-    deployment: Object = {
+    deployment: dict[str, Any] = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata(job, name, "serving"),

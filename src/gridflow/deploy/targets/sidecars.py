@@ -25,7 +25,6 @@ from gridflow.deploy.task_start import kubernetes_text
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.services import TensorBoardSection
-    from gridflow.deploy.kinds import Object
 
 #: Sections of a job that training targets leave to other targets.
 SIDES: Final = {
@@ -62,7 +61,7 @@ def pod_group(job: Job) -> list[Document]:
         spec["queue"] = job.gang.queue
     if job.priority_class:
         spec["priorityClassName"] = job.priority_class
-    group: Object = {
+    group: dict[str, Any] = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
         "metadata": metadata(job, job.name),
@@ -120,7 +119,7 @@ def tensorboard(job: Job) -> list[Document]:
     about: dict[str, Any] = {"labels": {**job.labels, **names(job, "tensorboard")}}
     if job.annotations:
         about["annotations"] = dict(job.annotations)
-    deployment: Object = {
+    deployment: dict[str, Any] = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata(job, name, "tensorboard"),

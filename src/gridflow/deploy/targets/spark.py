@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 IGNORED: Final = "needs gridflow's own driver program, but spark.application names another."
 #: The path of gridflow's driver program in images built with the docker target's Dockerfile.
@@ -209,7 +208,7 @@ def render(job: Job) -> list[Document]:
         spec["batchScheduler"] = "volcano"
         if job.gang.queue:
             spec["batchSchedulerOptions"] = {"queue": job.gang.queue}
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "SparkApplication",
         "metadata": metadata(job, job.name),

@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description.description import RUN_AS_USER
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources, SecretKey
     from gridflow.deploy.description.services import Serve
-    from gridflow.deploy.kinds import StackService
     from gridflow.deploy.lint.report import LintReport
     from gridflow.deploy.rendering import Rendering
 
@@ -163,7 +162,7 @@ def service(job: Job, image: str, words: list[str], *, looks_on: bool = False) -
     return {key: value for key, value in whole.items() if value}
 
 
-def role_service(job: Job, role: str, variables: dict[str, str]) -> StackService:
+def role_service(job: Job, role: str, variables: dict[str, str]) -> dict[str, Any]:
     """Return the service for all tasks of a role."""
     start = start_words(job, restarts=True, deadline=True)
     whole = service(job, job.image, start)
@@ -195,10 +194,10 @@ def role_service(job: Job, role: str, variables: dict[str, str]) -> StackService
         whole["command"] = program
     if job.run_as_user != RUN_AS_USER:
         whole["user"] = str(job.run_as_user)
-    return cast("StackService", whole)
+    return whole
 
 
-def board(job: Job) -> StackService:
+def board(job: Job) -> dict[str, Any]:
     """Return TensorBoard's service."""
     assert job.tensorboard is not None
     words = escape(tensorboard_words(job.tensorboard))
@@ -209,7 +208,7 @@ def board(job: Job) -> StackService:
         "ports": [f"{port}:{port}"],
         "deploy": deploy(job, job.tensorboard.resources, restart_policy=restart),
     }
-    return cast("StackService", whole)
+    return whole
 
 
 def config_names(job: Job, serve: Serve) -> dict[str, str]:
@@ -224,7 +223,7 @@ def config_names(job: Job, serve: Serve) -> dict[str, str]:
     return found
 
 
-def servers(job: Job, serve: Serve) -> StackService:
+def servers(job: Job, serve: Serve) -> dict[str, Any]:
     """Return TensorFlow Serving's service."""
     serving.check_buckets(serve)
     words = ["tensorflow_model_server", *escape(serving.server_words(serve))]
@@ -242,7 +241,7 @@ def servers(job: Job, serve: Serve) -> StackService:
             update_config={"parallelism": 1, "order": "start-first", "failure_action": "rollback"},
         ),
     }
-    return cast("StackService", whole)
+    return whole
 
 
 def render(job: Job) -> list[Document]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow.deploy.description.services import BUCKETS
 from gridflow.deploy.pods import metadata
@@ -11,7 +11,6 @@ from gridflow.deploy.targets.serving import TRAINING
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 _CONTROLLERS: Final = "Kubeflow's controller creates the pod and has no field for this"
 
@@ -28,7 +27,7 @@ def render(job: Job) -> list[Document]:
     about = metadata(job, job.name, "tensorboard")
     if job.annotations:
         about["annotations"] = dict(job.annotations)
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "tensorboard.kubeflow.org/v1alpha1",
         "kind": "Tensorboard",
         "metadata": about,

@@ -18,7 +18,6 @@ from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 #: The operator writes TF_CONFIG only into a container of this name, and reads only this port.
 CONTAINER: Final = "tensorflow"
@@ -80,7 +79,7 @@ def render(job: Job) -> list[Document]:
         spec = {"successPolicy": "AllWorkers", **spec}
     top = metadata(job, job.name)
     top["labels"] = {**top["labels"], **kueue_labels(job)}
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "TFJob",
         "metadata": top,

@@ -22,7 +22,6 @@ from gridflow.deploy.task_start import kubernetes_text, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 #: Without a program, a worker would be a standard server and wait for a chief forever.
 _NO_PROGRAM: Final = "raise SystemExit('set trainer.args in the TrainJob to the program to run')"
@@ -67,7 +66,7 @@ def render(job: Job) -> list[Document]:
     about = metadata(job, job.name)
     about.pop("namespace", None)
     about["labels"] = {**about["labels"], "trainer.kubeflow.org/framework": "tensorflow"}
-    runtime: Object = {
+    runtime: dict[str, Any] = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "ClusterTrainingRuntime",
         "metadata": about,

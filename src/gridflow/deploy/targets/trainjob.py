@@ -22,7 +22,6 @@ from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_word
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 #: The replicated job and container that a TrainJob's ``trainer`` section configures.
 NODE: Final = "node"
@@ -42,7 +41,7 @@ def part(job: Job, role: str) -> str:
     return NODE if role == job.main_role else role
 
 
-def runtime(job: Job) -> Object:
+def runtime(job: Job) -> dict[str, Any]:
     """Return the TrainingRuntime of a job."""
     cluster = addresses(job, lambda r, i: host(job, part(job, r), i), lambda *_: job.port)
     heard = meeting(job, lambda r, i: host(job, part(job, r), i))
@@ -103,7 +102,7 @@ def render(job: Job) -> list[Document]:
         spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
     top = metadata(job, job.name)
     top["labels"] = {**top["labels"], **kueue_labels(job)}
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": top,

@@ -13,7 +13,6 @@ from gridflow.deploy.task_start import RETRYABLE, UNSTARTED, addresses, meeting,
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
 
 
 def policies(job: Job) -> list[dict[str, Any]]:
@@ -78,7 +77,7 @@ def render(job: Job) -> list[Document]:
         "policies": policies(job),
         "tasks": tasks,
     }
-    whole: Object = {
+    whole: dict[str, Any] = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
         "metadata": metadata(job, job.name),
