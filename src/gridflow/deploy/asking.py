@@ -18,7 +18,7 @@ from gridflow.deploy.distributed import DRIVEN, cannot
 from gridflow.deploy.emit import to_yaml
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.rendering import inexpressible
-from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.deploy.targets.registry import get_target, names
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _CLAIM: Final = "pvc:"
 _HEAD: Final = "# From gridflow init. All other fields, explained: gridflow init < /dev/null\n"
 #: Targets for jobs that train: those with a command.
 TRAINING_TARGETS: Final = tuple(
-    dict.fromkeys((*DRIVEN, *(name for name in TARGETS if "command" in get_target(name).needs)))
+    dict.fromkeys((*DRIVEN, *(name for name in names() if "command" in get_target(name).needs)))
 )
 
 
@@ -186,9 +186,9 @@ def text_of(answers: Answers) -> str:
 
 def next_step(target: str, path: str) -> str:
     """Return the command that starts the job."""
-    if target in DRIVEN or get_target(target).form != "script":
+    if target in DRIVEN:
         return f"gridflow run -t {target} {path}"
-    return f"gridflow render -t {target} {path} | sh"
+    return get_target(target).next_step(path)
 
 
 def _data(answers: Answers, env: dict[str, str]) -> list[dict[str, str]]:

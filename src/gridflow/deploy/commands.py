@@ -20,9 +20,9 @@ from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import Node, assign, plain_value
 from gridflow.deploy.inside.terminal import paint
-from gridflow.deploy.rendering import Rendering, explain, render
-from gridflow.deploy.targets.base import write_all
-from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.deploy.rendering import explain, render
+from gridflow.deploy.targets.base import Rendering, write_all
+from gridflow.deploy.targets.registry import get_target, names
 from gridflow.deploy.validation import validate
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def rendered(
 
 def targets(arguments: argparse.Namespace) -> int:
     """List the targets."""
-    titles = {name: get_target(name).title for name in TARGETS}
+    titles = {name: get_target(name).title for name in names()}
     if arguments.json:
         sys.stdout.write(json.dumps(titles, indent=2) + "\n")
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._spec.tf_config import role_variables
+from gridflow.deploy.targets.base import Document
 from gridflow.deploy.task_start import kubernetes_text, program_words
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def task_pod(
 
 def service(
     job: Job, name: str, ports: dict[str, int], component: str | None, *, headless: bool = False
-) -> dict[str, Any]:
+) -> Document:
     """Return a Service for the pods of the job, or of one component."""
     spec: dict[str, Any] = {}
     if headless:
@@ -306,5 +307,10 @@ def service(
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     spec["selector"] = selector(job, component)
     spec["ports"] = [{"name": n, "port": port, "targetPort": port} for n, port in ports.items()]
-    about = metadata(job, name, component)
-    return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}
+    return object_document("v1", "Service", metadata(job, name, component), spec=spec)
+
+
+def object_document(version: str, kind: str, about: dict[str, Any], **fields: Any) -> Document:
+    """Return a Kubernetes object as a document, named by kind and name."""
+    tree = {"apiVersion": version, "kind": kind, "metadata": about, **fields}
+    return Document(f"{kind.lower()}-{about['name']}.yaml", tree)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
@@ -24,9 +24,10 @@ from gridflow.deploy.drivers.base import (
 )
 from gridflow.deploy.drivers.streams import show, showing
 from gridflow.deploy.lint.cluster import check_cluster
+from gridflow.deploy.lint.report import shapes
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.targets.base import Document, Target
-from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
+from gridflow.deploy.targets.sidecars import tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
+    from gridflow.deploy.drivers.base import Driver
     from gridflow.deploy.lint.report import LintReport
-    from gridflow.deploy.rendering import Rendering
+    from gridflow.deploy.targets.base import Rendering
 
 #: Why targets with a single host can't select nodes.
 ONE_HOST: Final = "everything runs on one host"
@@ -167,45 +169,6 @@ def required(name: str) -> str:
     return f': "${{{name}:?set it to the value of the secret}}"'
 
 
-def render(job: Job) -> list[Document]:
-    """Return the Compose file."""
-    cluster = addresses(job, lambda role, index: f"{role}-{index}", lambda *_: job.port)
-    heard = news(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
-    common: dict[str, Any] = {}
-    if found := mounts(job):
-        common["volumes"] = found
-    if job.shared_memory:
-        common["shm_size"] = amount(job.shared_memory)
-    services: dict[str, dict[str, Any]] = {}
-    for role, index in tasks(job):
-        service: dict[str, Any] = {
-            "image": job.image,
-            "hostname": f"{role}-{index}",
-            "entrypoint": start_words(job, restarts=True, deadline=True),
-            "command": escape(program_words(job, role)),
-            "environment": environment(job, role, start_variables(role, index, cluster, heard)),
-            "init": True,
-            # gridflow launch restarts by the job's policy; Compose can't tell failures apart.
-            "restart": "no",
-            **common,
-        }
-        if job.run_as_user != RUN_AS_USER:
-            service["user"] = str(job.run_as_user)
-        if resources := deploy(job.roles[role].resources):
-            service["deploy"] = resources
-        if job.labels:
-            service["labels"] = escape(dict(job.labels))
-        if job.annotations:
-            service["annotations"] = escape(dict(job.annotations))
-        services[f"{role}-{index}"] = service
-    if job.tensorboard:
-        services["tensorboard"] = board(job, common)
-    whole: dict[str, Any] = {"name": job.name, "services": services}
-    if named := claims(job):
-        whole["volumes"] = named
-    return [Document("compose.yaml", whole)]
-
-
 def board(job: Job, common: dict[str, Any]) -> dict[str, Any]:
     """Return TensorBoard's service."""
     assert job.tensorboard is not None
@@ -232,24 +195,28 @@ def board(job: Job, common: dict[str, Any]) -> dict[str, Any]:
 
 # Checks that its documents' types lack ------------------------------------------------------------
 
+_SHAPES: Final = shapes(
+    ComposeService="""
+        annotations attach blkio_config build cap_add cap_drop cgroup cgroup_parent command configs
+        container_name cpu_count cpu_percent cpu_period cpu_quota cpu_rt_period cpu_rt_runtime
+        cpu_shares cpus cpuset credential_spec depends_on deploy develop device_cgroup_rules
+        devices dns dns_opt dns_search domainname entrypoint env_file environment expose extends
+        external_links extra_hosts gpus group_add healthcheck hostname image init ipc isolation
+        label_file labels links logging mac_address mem_limit mem_reservation mem_swappiness
+        memswap_limit models network_mode networks oom_kill_disable oom_score_adj pid pids_limit
+        platform ports post_start pre_stop privileged profiles provider pull_policy
+        pull_refresh_after read_only restart runtime scale secrets security_opt shm_size stdin_open
+        stop_grace_period stop_signal storage_opt sysctls tmpfs tty ulimits use_api_socket user
+        userns_mode uts volumes volumes_from working_dir
+    """,
+    Compose="""
+        configs include models name networks secrets services version volumes
+    """,
+)
+
 
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _LONE_DOLLAR: Final = re.compile(r"(?<!\$)(?:\$\$)*\$(?![\${A-Za-z_])")
-
-
-def check_compose(report: LintReport, document: dict[str, Any]) -> None:
-    """Check a Compose file: references, ports, restarts, the cluster spec."""
-    report.mapping("", document, "Compose")
-    if "version" in document:
-        report.add("version", "is obsolete; leave it out.")
-    name = document.get("name")
-    if name is not None and not _PROJECT.match(str(name)):
-        report.add("name", f"{name!r} is not a project name: a-z, 0-9, '-', '_'.")
-    for path, service in check_services(report, document, "ComposeService"):
-        allowed = ("no", "always", "on-failure", "unless-stopped")
-        restart = service.get("restart")
-        plain = str(restart).partition(":")[0] if restart is not None else None
-        report.one_of(f"{path}.restart", plain, allowed)
 
 
 def check_services(
@@ -421,16 +388,72 @@ class ComposeDriver:
         return call([*self._words, *words], self._text)
 
 
-TARGET: Final = Target(
-    name="compose",
-    title="Docker Compose: each task is a service on one host",
-    form="compose",
-    render=render,
-    cannot={
+class ComposeTarget(Target):
+    """A Compose file."""
+
+    name = "compose"
+    title = "Docker Compose: each task is a service on one host"
+    form = "compose"
+    shapes = _SHAPES
+    schema = "compose-spec.json"
+    cannot: ClassVar = {
         **ONE_HOST_CANNOT,
         "clean_up=running": "Compose doesn't stop containers by itself; use 'docker compose down'",
         "clean_up=all": "Compose doesn't remove containers by itself; use 'docker compose down'",
-    },
-    leaves=SIDES,
-    needs=("image", "command"),
-)
+    }
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the Compose file."""
+        cluster = addresses(job, lambda role, index: f"{role}-{index}", lambda *_: job.port)
+        heard = news(job, lambda role, i: f"{role}-{i}", lambda *_: job.port + 1)
+        common: dict[str, Any] = {}
+        if found := mounts(job):
+            common["volumes"] = found
+        if job.shared_memory:
+            common["shm_size"] = amount(job.shared_memory)
+        services: dict[str, dict[str, Any]] = {}
+        for role, index in tasks(job):
+            service: dict[str, Any] = {
+                "image": job.image,
+                "hostname": f"{role}-{index}",
+                "entrypoint": start_words(job, restarts=True, deadline=True),
+                "command": escape(program_words(job, role)),
+                "environment": environment(job, role, start_variables(role, index, cluster, heard)),
+                "init": True,
+                # gridflow launch restarts by the job's policy; Compose can't tell failures apart.
+                "restart": "no",
+                **common,
+            }
+            if job.run_as_user != RUN_AS_USER:
+                service["user"] = str(job.run_as_user)
+            if resources := deploy(job.roles[role].resources):
+                service["deploy"] = resources
+            if job.labels:
+                service["labels"] = escape(dict(job.labels))
+            if job.annotations:
+                service["annotations"] = escape(dict(job.annotations))
+            services[f"{role}-{index}"] = service
+        if job.tensorboard:
+            services["tensorboard"] = board(job, common)
+        whole: dict[str, Any] = {"name": job.name, "services": services}
+        if named := claims(job):
+            whole["volumes"] = named
+        return [Document("compose.yaml", whole)]
+
+    def check(self, report: LintReport, document: dict[str, Any]) -> None:
+        """Check a Compose file: references, ports, restarts, the cluster spec."""
+        report.mapping("", document, "Compose")
+        if "version" in document:
+            report.add("version", "is obsolete; leave it out.")
+        name = document.get("name")
+        if name is not None and not _PROJECT.match(str(name)):
+            report.add("name", f"{name!r} is not a project name: a-z, 0-9, '-', '_'.")
+        for path, service in check_services(report, document, "ComposeService"):
+            allowed = ("no", "always", "on-failure", "unless-stopped")
+            restart = service.get("restart")
+            plain = str(restart).partition(":")[0] if restart is not None else None
+            report.one_of(f"{path}.restart", plain, allowed)
+
+    def drive(self, job: Job, rendering: Rendering) -> Driver:
+        """Return the driver with ``docker compose``."""
+        return ComposeDriver(job, rendering)

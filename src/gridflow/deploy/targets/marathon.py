@@ -14,16 +14,17 @@ import time
 import urllib.error
 import urllib.request
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from gridflow.deploy.description import rules
+from gridflow.deploy.description.description import Marathon
 from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
-from gridflow.deploy.description.services import Marathon
 from gridflow.deploy.drivers.base import AlreadyThere, Patience, TaskStatus, say
 from gridflow.deploy.lint.cluster import check_cluster
+from gridflow.deploy.lint.report import shapes
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
-from gridflow.deploy.targets.base import Document, Target
-from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
+from gridflow.deploy.targets.base import Document, Target, sides
+from gridflow.deploy.targets.sidecars import tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,
@@ -38,8 +39,9 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources
+    from gridflow.deploy.drivers.base import Driver
     from gridflow.deploy.lint.report import LintReport
-    from gridflow.deploy.rendering import Rendering
+    from gridflow.deploy.targets.base import Rendering
 
 ONE_FILE: Final = (
     "Mesos mounts a secret as one file and doesn't know its keys; use an override with a "
@@ -146,56 +148,21 @@ def app(
     return whole
 
 
-def render(job: Job) -> list[Document]:
-    """Return the group, for ``PUT /v2/groups``."""
-    domain = (job.marathon or Marathon()).dns_domain
-    ports, second = ports_on_one_host(job)
-
-    def host(role: str, index: int) -> str:
-        return f"{role}-{index}-{job.name}.{domain}"
-
-    cluster = addresses(job, host, lambda role, index: ports[role, index])
-    heard = news(job, host, lambda role, index: second[role, index])
-    words = start_words(job, restarts=True, deadline=True, stay=True)
-    apps = []
-    for role, index in tasks(job):
-        # Role and index come from MARATHON_APP_ID, which Marathon sets.
-        start = start_variables(role, index, cluster, heard)
-        env = {
-            name: start[name] for name in start if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
-        }
-        task_ports = {"tensorflow": ports[role, index]}
-        if (role, index) in second:
-            task_ports["finish"] = second[role, index]
-        apps.append(
-            app(
-                job,
-                f"{role}-{index}",
-                job.image,
-                [*words, *program_words(job, role)],
-                task_ports,
-                job.roles[role].resources,
-                {**env, **s3_settings(job), **job.env_of(role)},
-            )
-        )
-    if board := job.tensorboard:
-        settings: dict[str, Any] = dict(s3_settings(job))
-        words = tensorboard_words(board)
-        apps.append(
-            app(
-                job,
-                "tensorboard",
-                board.image,
-                words,
-                {"http": board.port},
-                board.resources,
-                settings,
-            )
-        )
-    return [Document("group.json", {"id": f"/{job.name}", "apps": apps})]
-
-
 # Checks that its documents' types lack ------------------------------------------------------------
+
+_SHAPES: Final = shapes(
+    MarathonGroup="""
+        apps dependencies enforceRole groups id scaleBy version
+    """,
+    MarathonApp="""
+        acceptedResourceRoles args backoffFactor backoffSeconds check cmd constraints container
+        cpus dependencies disk env executor executorResources fetch gpus healthChecks id instances
+        ipAddress killSelection labels maxLaunchDelaySeconds mem networks portDefinitions ports
+        readinessChecks requirePorts residency resourceLimits role secrets
+        taskKillGracePeriodSeconds tty unreachableStrategy upgradeStrategy uris user version
+        versionInfo
+    """,
+)
 
 
 _SEGMENT: Final = re.compile(
@@ -203,30 +170,6 @@ _SEGMENT: Final = re.compile(
 )
 _OPERATORS: Final = ("UNIQUE", "CLUSTER", "GROUP_BY", "LIKE", "UNLIKE", "MAX_PER", "IS")
 _LONELY: Final = frozenset({"UNIQUE"})
-
-
-def check_group(report: LintReport, document: dict[str, Any]) -> None:
-    """Check a group or a single app."""
-    if "apps" not in document and "groups" not in document:
-        _app(report, "", document, {}, [])
-        return
-    report.mapping("", document, "MarathonGroup")
-    _id(report, "id", document.get("id"))
-    ports: dict[int, str] = {}
-    ids: list[str] = []
-    for index, item in enumerate(report.listing("apps", document.get("apps"))):
-        path = f"apps[{index}]"
-        app = report.mapping(path, item, "MarathonApp")
-        _app(report, path, app, ports, ids)
-        whole = str(document.get("id", "")).rstrip("/") + "/"
-        own = str(app.get("id", ""))
-        if own.startswith("/") and not own.startswith(whole):
-            report.add(f"{path}.id", f"{own!r} isn't in the group {document.get('id')!r}.")
-    for index, item in enumerate(report.listing("apps", document.get("apps"))):
-        wanted = item.get("dependencies") if isinstance(item, dict) else None
-        for place, other in enumerate(report.listing(f"apps[{index}].dependencies", wanted)):
-            if str(other) not in ids:
-                report.add(f"apps[{index}].dependencies[{place}]", f"there is no app {other!r}.")
 
 
 def _id(report: LintReport, path: str, value: Any) -> None:
@@ -462,12 +405,15 @@ class MarathonDriver:
             raise GridflowError(f"Marathon at {self._url} can't be reached: {error}") from error
 
 
-TARGET: Final = Target(
-    name="marathon",
-    title="Marathon 1.10 on Mesos: a group of apps on the hosts' network",
-    form="marathon",
-    render=render,
-    cannot={
+class MarathonTarget(Target):
+    """A group of apps."""
+
+    name = "marathon"
+    title = "Marathon 1.10 on Mesos: a group of apps on the hosts' network"
+    form = "marathon"
+    shapes = _SHAPES
+    schema = "marathon_v2_group.json"
+    cannot: ClassVar = {
         "namespace": "Marathon has only groups; the group is named after the job",
         "resources.gpu_type": "Mesos doesn't distinguish GPUs; select agents with node_selector",
         "resources.gpu_resource": "Mesos doesn't distinguish GPUs",
@@ -484,7 +430,85 @@ TARGET: Final = Target(
         "secrets.files": ONE_FILE,
         "tolerations": "Mesos agents have no taints",
         "service_account": "there are no service accounts",
-    },
-    leaves={key: value for key, value in SIDES.items() if key != "marathon"},
-    needs=("image", "command"),
-)
+    }
+    leaves: ClassVar = sides(but="marathon")
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the group, for ``PUT /v2/groups``."""
+        settings = job.marathon or Marathon()
+        ports, second = ports_on_one_host(job)
+
+        def host(role: str, index: int) -> str:
+            return f"{role}-{index}-{job.name}.{settings.dns_domain}"
+
+        cluster = addresses(job, host, lambda role, index: ports[role, index])
+        heard = news(job, host, lambda role, index: second[role, index])
+        words = [*start_words(job, restarts=True, deadline=True), "--stay"]
+        if settings.finished_dir:
+            words.append(f"--finished-dir={settings.finished_dir}")
+        apps = []
+        for role, index in tasks(job):
+            # Role and index come from MARATHON_APP_ID, which Marathon sets.
+            start = start_variables(role, index, cluster, heard)
+            env = {
+                name: start[name]
+                for name in start
+                if name not in {"GRIDFLOW_ROLE", "GRIDFLOW_INDEX"}
+            }
+            task_ports = {"tensorflow": ports[role, index]}
+            if (role, index) in second:
+                task_ports["finish"] = second[role, index]
+            apps.append(
+                app(
+                    job,
+                    f"{role}-{index}",
+                    job.image,
+                    [*words, *program_words(job, role)],
+                    task_ports,
+                    job.roles[role].resources,
+                    {**env, **s3_settings(job), **job.env_of(role)},
+                )
+            )
+        if board := job.tensorboard:
+            words = tensorboard_words(board)
+            apps.append(
+                app(
+                    job,
+                    "tensorboard",
+                    board.image,
+                    words,
+                    {"http": board.port},
+                    board.resources,
+                    dict(s3_settings(job)),
+                )
+            )
+        return [Document("group.json", {"id": f"/{job.name}", "apps": apps})]
+
+    def check(self, report: LintReport, document: dict[str, Any]) -> None:
+        """Check a group or a single app."""
+        if "apps" not in document and "groups" not in document:
+            _app(report, "", document, {}, [])
+            return
+        report.mapping("", document, "MarathonGroup")
+        _id(report, "id", document.get("id"))
+        ports: dict[int, str] = {}
+        ids: list[str] = []
+        for index, item in enumerate(report.listing("apps", document.get("apps"))):
+            path = f"apps[{index}]"
+            app = report.mapping(path, item, "MarathonApp")
+            _app(report, path, app, ports, ids)
+            whole = str(document.get("id", "")).rstrip("/") + "/"
+            own = str(app.get("id", ""))
+            if own.startswith("/") and not own.startswith(whole):
+                report.add(f"{path}.id", f"{own!r} isn't in the group {document.get('id')!r}.")
+        for index, item in enumerate(report.listing("apps", document.get("apps"))):
+            wanted = item.get("dependencies") if isinstance(item, dict) else None
+            for place, other in enumerate(report.listing(f"apps[{index}].dependencies", wanted)):
+                if str(other) not in ids:
+                    report.add(
+                        f"apps[{index}].dependencies[{place}]", f"there is no app {other!r}."
+                    )
+
+    def drive(self, job: Job, rendering: Rendering) -> Driver:
+        """Return the driver with Marathon's REST API."""
+        return MarathonDriver(job, rendering)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description.description import RUN_AS_USER
@@ -29,10 +32,11 @@ from gridflow.deploy.drivers.base import (
     verdict,
 )
 from gridflow.deploy.drivers.streams import LogStream, show
-from gridflow.deploy.lint.fields import FIELDS
+from gridflow.deploy.emit import to_yaml
+from gridflow.deploy.lint.report import shapes
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
 from gridflow.deploy.targets import serving
-from gridflow.deploy.targets.base import Document, Target, write_all
+from gridflow.deploy.targets.base import Document, Target, sides, write_all
 from gridflow.deploy.targets.compose import (
     amount,
     check_services,
@@ -42,7 +46,7 @@ from gridflow.deploy.targets.compose import (
     limits,
     volumes,
 )
-from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
+from gridflow.deploy.targets.sidecars import tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,
@@ -54,13 +58,14 @@ from gridflow.deploy.task_start import (
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources, SecretKey
     from gridflow.deploy.description.services import Serve
+    from gridflow.deploy.drivers.base import Driver
     from gridflow.deploy.lint.report import LintReport
-    from gridflow.deploy.rendering import Rendering
+    from gridflow.deploy.targets.base import Rendering
 
 #: Has all fields that are written here, and Docker reads it since 19.03. Without a version, Docker
 #: before 25 assumes version 1.
@@ -244,50 +249,29 @@ def servers(job: Job, serve: Serve) -> dict[str, Any]:
     return whole
 
 
-def render(job: Job) -> list[Document]:
-    """Return the stack and its config files."""
-
-    def host(role: str, index: int) -> str:
-        return f"{role}-{index + 1}"
-
-    cluster = addresses(job, host, lambda *_: job.port)
-    heard = news(job, host, lambda *_: job.port + 1)
-    services = {
-        role: role_service(job, role, start_variables(role, None, cluster, heard))
-        for role, _ in job.role_items()
-    }
-    whole: dict[str, Any] = {"version": VERSION, "services": services}
-    if job.tensorboard:
-        services["tensorboard"] = board(job)
-    files = []
-    if job.serve:
-        services["serving"] = servers(job, job.serve)
-        names = config_names(job, job.serve)
-        whole["configs"] = {name: {"file": f"./{name}", "name": names[name]} for name in names}
-        files = [Document(name, text) for name, text in serving.files(job.serve).items()]
-    whole["networks"] = {"default": {"driver": "overlay"}}
-    if named := claims(job):
-        whole["volumes"] = named
-    wanted = [each["source"] for one in services.values() for each in one.get("secrets", ())]
-    if wanted:
-        whole["secrets"] = {name: {"external": True} for name in dict.fromkeys(wanted)}
-    return [*files, Document(STACK, whole)]
-
-
-def problems(job: Job) -> Iterator[Problem]:
-    """Yield names and labels that Swarm can't express."""
-    beside = {"tensorboard": job.tensorboard, "serving": job.serve}
-    names = [*job.roles, *(name for name, is_there in beside.items() if is_there)]
-    if len(name := f"{job.name}_{max(names, key=len)}") > MOST_OF_NAME:
-        reason = f"the service name {name!r} has {len(name)} characters (limit {MOST_OF_NAME})"
-        yield Problem("name", reason)
-    for key, value in job.node_selector.items():
-        if "/" in key or not value:
-            path = f"node_selector.{key}"
-            yield Problem(path, "placement constraints allow no '/' in a label and no empty value")
-
-
 # Checks that its documents' types lack ------------------------------------------------------------
+
+_SHAPES: Final = shapes(
+    StackService="""
+        build cap_add cap_drop cgroup_parent cgroupns_mode command configs container_name
+        credential_spec depends_on deploy devices dns dns_search domainname entrypoint
+        env_file environment expose external_links extra_hosts healthcheck hostname image
+        init ipc isolation labels links logging mac_address network_mode networks
+        oom_score_adj pid ports privileged read_only restart secrets security_opt shm_size
+        stdin_open stop_grace_period stop_signal sysctls tmpfs tty ulimits user userns_mode
+        volumes working_dir
+    """,
+    Stack="""
+        configs networks secrets services version volumes
+    """,
+    # docker/cli, cli/compose/types/types.go, UnsupportedProperties and DeprecatedProperties; no
+    # depends_on is read in cli/compose/convert.
+    IgnoredInStacks="""
+        build cgroup_parent cgroupns_mode container_name depends_on devices domainname expose
+        external_links ipc links mac_address network_mode pid privileged restart security_opt
+        shm_size userns_mode
+    """,
+)
 
 
 _VERSION: Final = re.compile(r"3(\.\d+)?\Z")
@@ -306,31 +290,6 @@ _CONSTRAINT: Final = re.compile(
 #: Names of secrets and configs (moby/swarmkit, manager/controlapi/secret.go).
 _NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
 _MOST_OF_NAME: Final = 64
-
-
-def check_stack(report: LintReport, document: dict[str, Any]) -> None:
-    """Check a stack file: ignored fields, modes, restarts, placement, placeholders, names."""
-    report.mapping("", document, "Stack")
-    version = document.get("version")
-    if version is not None and not _VERSION.match(str(version)):
-        report.add("version", f"must be 3 or 3.N for 'docker stack deploy', got {version!r}.")
-    for path, service in check_services(report, document, "StackService"):
-        for key in sorted(FIELDS["IgnoredInStacks"] & set(service)):
-            report.add(f"{path}.{key}", "is ignored by 'docker stack deploy'.")
-        _deploy(report, path, service)
-        texts = {"hostname": service.get("hostname")}
-        environment = service.get("environment")
-        texts |= {
-            f"environment.{key}": value
-            for key, value in (environment if isinstance(environment, dict) else {}).items()
-        }
-        for place, text in texts.items():
-            for name in _PLACEHOLDER.findall(text if isinstance(text, str) else ""):
-                if not _KNOWN.match(name):
-                    report.add(f"{path}.{place}", f"unknown placeholder {{{{{name}}}}}.")
-    for group in ("secrets", "configs"):
-        for key, value in report.mapping(group, document.get(group)).items():
-            _named(report, f"{group}.{key}", key, report.mapping(f"{group}.{key}", value))
 
 
 def _deploy(report: LintReport, path: str, service: dict[str, Any]) -> None:
@@ -373,6 +332,28 @@ def _named(report: LintReport, path: str, key: Any, value: dict[str, Any]) -> No
             f"invalid name of a secret or config: {name!r}. Use letters, digits, '-', '_' and '.', "
             f"at most {_MOST_OF_NAME} characters.",
         )
+
+
+@cache
+def _has_stack_config() -> bool:
+    """Return whether a ``docker`` command that checks stacks is installed; it needs no engine."""
+    return shutil.which("docker") is not None and "stack config" in _docker("--help").stdout
+
+
+def _problem_of_stack(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the problem that Docker finds in a stack; it reports one at a time."""
+    done = _docker("--compose-file=-", to_yaml([document]))
+    if done.returncode:
+        path, _, reason = done.stderr.strip().partition(" ")
+        if path.partition(".")[0] in document:
+            yield re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path), reason
+        else:
+            yield "", done.stderr.strip()
+
+
+def _docker(option: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    words = [shutil.which("docker") or "docker", "stack", "config", option]
+    return subprocess.run(words, input=text, capture_output=True, text=True, check=False)
 
 
 # The job, started and followed --------------------------------------------------------------------
@@ -673,12 +654,15 @@ def _is_old(node: dict[str, Any], needed: tuple[int, int]) -> bool:
     return not is_drained and found is not None and tuple(map(int, found.groups())) < needed
 
 
-TARGET: Final = Target(
-    name="swarm",
-    title="Docker Swarm: a stack with a service for each role",
-    form="swarm",
-    render=render,
-    cannot={
+class SwarmTarget(Target):
+    """A stack file."""
+
+    name = "swarm"
+    title = "Docker Swarm: a stack with a service for each role"
+    form = "swarm"
+    shapes = _SHAPES
+    schema = "docker-stack.json"
+    cannot: ClassVar = {
         "namespace": "Swarm has no namespaces; the stack name keeps jobs apart",
         "resources.gpu_type": "generic resources have no GPU model; label the nodes and select "
         "them with node_selector",
@@ -695,8 +679,83 @@ TARGET: Final = Target(
         "affinity": "Swarm has constraints; select nodes with node_selector",
         "priority_class": "Swarm has no priorities",
         "service_account": "there are no service accounts",
-    },
-    leaves={key: value for key, value in SIDES.items() if key != "serve"},
-    needs=("image", "command"),
-    cannot_together=problems,
-)
+    }
+    leaves: ClassVar = sides(but="serve")
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the stack and its config files."""
+
+        def host(role: str, index: int) -> str:
+            return f"{role}-{index + 1}"
+
+        cluster = addresses(job, host, lambda *_: job.port)
+        heard = news(job, host, lambda *_: job.port + 1)
+        services = {
+            role: role_service(job, role, start_variables(role, None, cluster, heard))
+            for role, _ in job.role_items()
+        }
+        whole: dict[str, Any] = {"version": VERSION, "services": services}
+        if job.tensorboard:
+            services["tensorboard"] = board(job)
+        files = []
+        if job.serve:
+            services["serving"] = servers(job, job.serve)
+            names = config_names(job, job.serve)
+            whole["configs"] = {name: {"file": f"./{name}", "name": names[name]} for name in names}
+            files = [Document(name, text) for name, text in serving.files(job.serve).items()]
+        whole["networks"] = {"default": {"driver": "overlay"}}
+        if named := claims(job):
+            whole["volumes"] = named
+        wanted = [each["source"] for one in services.values() for each in one.get("secrets", ())]
+        if wanted:
+            whole["secrets"] = {name: {"external": True} for name in dict.fromkeys(wanted)}
+        return [*files, Document(STACK, whole)]
+
+    def cannot_together(self, job: Job) -> Iterator[Problem]:
+        """Yield names and labels that Swarm can't express."""
+        beside = {"tensorboard": job.tensorboard, "serving": job.serve}
+        names = [*job.roles, *(name for name, is_there in beside.items() if is_there)]
+        if len(name := f"{job.name}_{max(names, key=len)}") > MOST_OF_NAME:
+            reason = f"the service name {name!r} has {len(name)} characters (limit {MOST_OF_NAME})"
+            yield Problem("name", reason)
+        for key, value in job.node_selector.items():
+            if "/" in key or not value:
+                path = f"node_selector.{key}"
+                yield Problem(
+                    path, "placement constraints allow no '/' in a label and no empty value"
+                )
+
+    def check(self, report: LintReport, document: dict[str, Any]) -> None:
+        """Check a stack file: ignored fields, modes, restarts, placement, placeholders, names."""
+        report.mapping("", document, "Stack")
+        version = document.get("version")
+        if version is not None and not _VERSION.match(str(version)):
+            report.add("version", f"must be 3 or 3.N for 'docker stack deploy', got {version!r}.")
+        for path, service in check_services(report, document, "StackService"):
+            for key in sorted(_SHAPES["IgnoredInStacks"] & set(service)):
+                report.add(f"{path}.{key}", "is ignored by 'docker stack deploy'.")
+            _deploy(report, path, service)
+            texts = {"hostname": service.get("hostname")}
+            environment = service.get("environment")
+            texts |= {
+                f"environment.{key}": value
+                for key, value in (environment if isinstance(environment, dict) else {}).items()
+            }
+            for place, text in texts.items():
+                for name in _PLACEHOLDER.findall(text if isinstance(text, str) else ""):
+                    if not _KNOWN.match(name):
+                        report.add(f"{path}.{place}", f"unknown placeholder {{{{{name}}}}}.")
+        for group in ("secrets", "configs"):
+            for key, value in report.mapping(group, document.get(group)).items():
+                _named(report, f"{group}.{key}", key, report.mapping(f"{group}.{key}", value))
+
+    def drive(self, job: Job, rendering: Rendering) -> Driver:
+        """Return the driver with ``docker stack``."""
+        return SwarmDriver(job, rendering)
+
+    def schema_problems(
+        self, document: dict[str, Any], folder: Path | None
+    ) -> Iterable[tuple[str, str]] | None:
+        """Return what violates the folder's schema, or else the one in the ``docker`` command."""
+        found = super().schema_problems(document, folder)
+        return _problem_of_stack(document) if found is None and _has_stack_config() else found
