@@ -169,7 +169,7 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
         ("data", "a folder, pvc:CLAIM, a URL, or none; the program finds it in $DATA"),
     ):
         parser.add_argument(f"--{option}", help=text)
-    _calls(parser, module, "init")
+    _calls(parser, "gridflow.deploy.asking", "init")
     parser = add("render", help="print a target's documents")
     _job(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="write one file for each document")

@@ -25,7 +25,7 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     ----------
     job : Job
     target : str
-        One of `gridflow.deploy.TARGETS`.
+        One of `gridflow.deploy.TARGETS`, or of another package.
     lossy : bool
         Leave out features that the target can't express, and list them in ``warnings``. By default
         they are an error. Roles are never left out.

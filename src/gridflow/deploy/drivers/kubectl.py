@@ -79,7 +79,7 @@ class KubectlDriver:
         self._job = job
         self._rendering = rendering
         self._poll = poll
-        self._trains = "command" in rendering.target.needs
+        self._trains = rendering.target.trains
         self._seen: dict[tuple[str, str], str] = {}
         self._streams: dict[tuple[str, str, int], LogStream] = {}
         self._exit_codes: set[int] = set()

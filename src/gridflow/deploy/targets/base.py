@@ -99,7 +99,7 @@ class Target(ABC):
     form : str
         What its documents are, such as ``kubernetes`` or ``script``.
     needs : tuple of str, default ("image", "command")
-        Fields that a job must have. A target with ``command`` trains.
+        Fields that a job must have.
     cannot : mapping of str to str
         Features (`gridflow.deploy.capabilities.FEATURES`) that it can't express, with the reason.
     leaves : mapping of str to str
@@ -136,6 +136,11 @@ class Target(ABC):
     def has_program(self, job: Job) -> bool:
         """Whether the tasks of a job without ``command`` have programs all the same."""
         return all(job.command_of(name) for name, _ in job.role_items() if name not in job.servers)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its jobs train, or are a data service for those that do."""
+        return "command" in self.needs
 
     def left_to(self, feature: str) -> str | None:
         """Return which targets handle a feature, None if this one does."""
