@@ -95,7 +95,9 @@ class AzureBatchTarget(Target):
         words = start_words(job, restarts=True, deadline=True)
         collection = []
         for role, index in tasks(job):
-            env = start_variables(role, index, cluster, heard) | job.env_of(role)
+            # Batch tells each task its id, which ends with the index.
+            env = {"GRIDFLOW_TASK_FROM": "AZ_BATCH_TASK_ID"}
+            env |= start_variables(role, None, cluster, heard) | job.env_of(role)
             collection.append(
                 {
                     "id": f"{role}-{index}",

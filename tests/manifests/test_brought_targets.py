@@ -100,14 +100,19 @@ class Batch(Server):
             )
 
 
+def environment(task):
+    """Return a task's variables: its own, and the service's."""
+    own = {each["name"]: each["value"] for each in task["environmentSettings"]}
+    return {**own, "AZ_BATCH_TASK_ID": task["id"]}
+
+
 def start(task):
     """Run a task's command with its variables, as a node would."""
     program, *words = json.loads(task["commandLine"])
     assert program == "gridflow"
-    own = {each["name"]: each["value"] for each in task["environmentSettings"]}
     return subprocess.Popen(
         [sys.executable, "-m", "gridflow.cli", *words],
-        env={**os.environ, **own},
+        env={**os.environ, **environment(task)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -138,7 +143,7 @@ def test_it_renders_documents_of_its_own(azure):
     assert json.loads(about.text()) == {"id": "flights", "poolInfo": {"poolId": "training"}}
     found = []
     for task in tasks.content["value"]:
-        me = identify({each["name"]: each["value"] for each in task["environmentSettings"]})
+        me = identify(environment(task))
         found.append((task["id"], me.role, me.index, sorted(me.cluster)))
     assert found == [
         ("chief-0", "chief", 0, ["chief", "worker"]),

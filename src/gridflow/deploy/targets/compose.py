@@ -193,7 +193,7 @@ def board(job: Job, common: dict[str, Any]) -> dict[str, Any]:
     return service
 
 
-# Checks that its documents' types lack ------------------------------------------------------------
+# Rules that its schema lacks ----------------------------------------------------------------------
 
 _SHAPES: Final = shapes(
     ComposeService="""

@@ -148,7 +148,7 @@ def app(
     return whole
 
 
-# Checks that its documents' types lack ------------------------------------------------------------
+# Rules that its schema lacks ----------------------------------------------------------------------
 
 _SHAPES: Final = shapes(
     MarathonGroup="""

@@ -249,7 +249,7 @@ def servers(job: Job, serve: Serve) -> dict[str, Any]:
     return whole
 
 
-# Checks that its documents' types lack ------------------------------------------------------------
+# Rules that its schema lacks ----------------------------------------------------------------------
 
 _SHAPES: Final = shapes(
     StackService="""
