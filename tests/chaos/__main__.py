@@ -14,6 +14,7 @@ import argparse
 import collections
 import contextlib
 import functools
+import os
 import random
 import resource
 import sys
@@ -36,6 +37,8 @@ ROWS, BATCH, EPOCHS = 400, 10, 3
 LONGEST = 420.0
 #: How long processes may take to go after their job's end.
 GONE = 20.0
+#: Set for this process and all that it starts.
+MARK = "GRIDFLOW_CHAOS"
 TRAINING, AGENT = "gridflow._training.main", "gridflow._agent"
 FAULTS = ("none", "kill", "kill", "kill twice", "stop", "starve", "kill an agent", "no disk")
 
@@ -114,9 +117,12 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[int], i
 
 
 def processes(name: str) -> list[psutil.Process]:
+    """Return the living processes of this run's jobs; fork servers' aren't its children."""
     found = []
-    for each in psutil.Process().children(recursive=True):
+    for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
+            if each.environ().get(MARK) != str(os.getpid()):
+                continue
             # A process that was forked has its command line as one word.
             if name in " ".join(each.cmdline()) and each.status() != psutil.STATUS_ZOMBIE:
                 found.append(each)
@@ -214,6 +220,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     given = parser.parse_args()
+    os.environ[MARK] = str(os.getpid())
     table: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
         collections.Counter
     )
