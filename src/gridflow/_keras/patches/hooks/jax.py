@@ -20,8 +20,6 @@ from gridflow._keras.patches.hooks import (
     returning,
     saving,
 )
-from gridflow._keras.patches.methods import Layer, wrap
-from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,17 +69,6 @@ def _is_group() -> bool:
     return distribution is not None and bool(distribution._is_multi_process)
 
 
-def _predict_alone() -> None:
-    def predict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_group():
-            return original(self, *args, **kwargs)
-        variables = [*self.trainable_variables, *self.non_trainable_variables]
-        with _alone(self, variables, "predict_function"):
-            return original(self, *args, **kwargs)
-
-    wrap(TRAINER, "predict", predict, Layer.BUG)
-
-
 def _add_up(values: list[Any]) -> list[Any]:
     """Return the values' sums over all processes. All processes must call it."""
     mine = [np.asarray(value) for value in values]
@@ -121,22 +108,22 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
 
 
 @contextlib.contextmanager
-def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
-    """Let a process with several devices predict on batches that don't split evenly."""
-    if once.is_global or _is_group() or keras.distribution.distribution() is None:
-        yield  # `_predict_alone` handles groups
+def _predicting(model: Any, once: ArrayOnce | None) -> Iterator[None]:
+    """Let a rank predict for itself, and several devices on batches that don't split evenly."""
+    is_uneven = once is not None and not once.is_global
+    if keras.distribution.distribution() is None or not (is_uneven or _is_group()):
+        yield
         return
     variables = [*model.trainable_variables, *model.non_trainable_variables]
-    known = evaluation_view.known_function(once, model, "predict")
+    known = None if once is None else evaluation_view.known_function(once, model, "predict")
     with _alone(model, variables, "predict_function", known):
         yield
-        evaluation_view.keep_function(once, model, "predict")
+        if once is not None:
+            evaluation_view.keep_function(once, model, "predict")
 
 
 HOOKS: Final = (
-    group.ending(),
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
-    Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
     group_evaluation.hook(TRAINER, _evaluating, _predicting),
     returning.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),

@@ -11,71 +11,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as trainers
-from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 import keras
 from gridflow._keras import group
 from gridflow._keras.group import steps
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.bugs import keras3_losses
-from gridflow._keras.patches.hooks import predictions
+from gridflow._keras.patches.hooks import gradients, predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _TRAINER: Final = private_parts.trainer()
-_SCALING: Final = loss_scale_optimizer.LossScaleOptimizer
-#: On an optimizer: whether its current loss has been divided among the ranks.
-_DIVIDED: Final = "_gridflow_divided"
 
 
-def _average_gradients_first() -> None:
-    """Keras sums gradients last, after they are clipped, checked and accumulated."""
-
-    def apply(
-        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
-    ) -> Any:
-        found = current()
-        if found is None or found.has_summed:
-            return original(self, grads, trainable_variables)
-        grads = found.mean_gradients(list(grads))
-        with found.after_sum():
-            return original(self, grads, trainable_variables)
-
-    for kind in (base_optimizer.BaseOptimizer, _SCALING):
-        wrap(kind, "apply", apply, Layer.ROWS)
-
-
-def _scale_parts() -> None:
-    """Few rows have larger gradients than many; float16 must overflow where one process does."""
-
-    def scale_loss(original: Any, self: Any, loss: Any) -> Any:
-        scaled, found = original(self, loss), current()
-        if found is None or found.step is None:
-            return scaled
-        vars(self)[_DIVIDED] = True  # bypasses Keras's __setattr__
-        return scaled / tf.cast(found.exchange.size, scaled.dtype)
-
-    def apply(
-        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
-    ) -> Any:
-        found = current()
-        if found is not None and vars(self).pop(_DIVIDED, False):
-            grads = [None if each is None else _times(each, found.exchange.size) for each in grads]
-        return original(self, grads, trainable_variables)
-
-    wrap(_SCALING, "scale_loss", scale_loss, Layer.ROWS)
-    wrap(_SCALING, "_tf_apply", apply, Layer.ROWS)
-
-
-def _times(grad: Any, factor: int) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
-    return grad * tf.cast(factor, grad.dtype)
+def _average() -> None:
+    gradients.install(current)
 
 
 def _is_built(model: Any) -> bool:
@@ -185,7 +139,7 @@ def _compile_in_parts() -> None:
 
 
 def _predict_for_all() -> None:
-    predictions.gather(trainers)
+    predictions.of_all_ranks(_TRAINER, trainers)
 
 
 def _predict_a_batch_alone() -> None:
@@ -228,9 +182,7 @@ class _Alone:
 HOOKS: Final = tuple(
     Hook(name, install)
     for name, install in {
-        "gradients are averaged before anything else is done": _average_gradients_first,
-        "losses of float16 are scaled as in one process": _scale_parts,
-        "losses divide by what counts on all ranks": keras3_losses.install,
+        "gradients and losses are those of all ranks' rows": _average,
         "models are built without a batch": _build_without_a_batch,
         "several devices in a process are refused": _refuse_several_devices,
         "XLA compiles steps on both sides of the exchange": _compile_in_parts,
