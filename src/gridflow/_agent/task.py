@@ -191,7 +191,7 @@ class TaskRunner:
             case commands.Replace(generation=self._generation):
                 self._replace()
             case commands.Inspect():
-                self._life.send(child.LookAround(command.profile))
+                self._life.send(command)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow._keras.patches.private_parts import COLLECTIVE_FILE, WAITING_FILES
 from gridflow._training import output
-from gridflow._wire.child import Leave, LookAround
+from gridflow._wire.child import Leave
+from gridflow._wire.commands import Inspect
 from gridflow._wire.messages import Message
 from gridflow._wire.reports import Stack
 from gridflow.errors import WireError
@@ -80,7 +81,7 @@ class Inbox:
     def _read(self) -> None:
         try:
             for message in self._channel.receive():
-                if isinstance(message, LookAround) and not message.profile:
+                if isinstance(message, Inspect) and not message.profile:
                     self._inspect()
                     continue
                 if type(message) in self._listeners:
