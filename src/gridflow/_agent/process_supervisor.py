@@ -193,7 +193,8 @@ class ProcessSupervisor:
                 self._uploads.file(Path(message.path), header, partial(self._sent, message))
             case child.Returned():
                 self._on_other(message)
-                self._on_imported(message.imported)
+                if message.imported:
+                    self._on_imported(message.imported)
                 self._hand_over(message.result, Path(message.folder))
             case OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import traceback
@@ -88,15 +87,13 @@ class Inbox:
                     self._listeners[type(message)](message)
                     continue
                 if isinstance(message, Leave) and self.leaves_at_once:
-                    output.flush()
-                    os._exit(0)
+                    output.leave(0)
                 with self._changed:
                     self._messages[type(message)] = message
                     self._changed.notify_all()
         except WireError as error:
             output.write("stderr", f"gridflow: {error}\n")
-            output.flush()
-        os._exit(1)  # without the agent, nobody can use a result
+        output.leave(1)  # without the agent, nobody can use a result
 
     def _inspect(self) -> None:
         frames = sys._current_frames()  # noqa: SLF001 (as debuggers do)

@@ -158,8 +158,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
         code = _exit_code(error)
     elif error is not None:
         output.write("stderr", _traceback(error))
-    output.flush()
-    os._exit(code)
+    output.leave(code)
 
 
 @contextlib.contextmanager
@@ -290,8 +289,7 @@ def _leave(code: int) -> None:
     finally:
         with contextlib.suppress(Exception):  # of the function's own handlers
             logging.shutdown()
-        output.flush()
-        os._exit(code)
+        output.leave(code)
 
 
 if __name__ == "__main__":

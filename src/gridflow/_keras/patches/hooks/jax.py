@@ -65,8 +65,7 @@ def _alone(
 
 
 def _is_group() -> bool:
-    distribution = keras.distribution.distribution()
-    return distribution is not None and bool(distribution._is_multi_process)
+    return keras.distribution.distribution() is not None and jax.process_count() > 1
 
 
 def _add_up(values: list[Any]) -> list[Any]:
@@ -86,7 +85,7 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
         yield results
         return
     # Variables that the test would create must exist in all processes.
-    model._symbolic_build(data_batch=once.view.sample())
+    private_parts.build(model, once.view.sample())
     metrics = model.metrics_variables
 
     def of_all(logs: Any) -> Any:

@@ -68,10 +68,8 @@ def _masked_moments(layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     """Return moments of what a mask keeps on all replicas; Keras synchronizes only without one."""
     kept = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
     values = tf.where(kept, inputs, tf.zeros_like(inputs))
-    sums = [
-        tf.reduce_sum(each, layer._reduction_axes)
-        for each in (tf.cast(kept, inputs.dtype), values, values**2)
-    ]
+    axes = [axis for axis in range(inputs.shape.rank) if axis != layer.axis % inputs.shape.rank]
+    sums = [tf.reduce_sum(each, axes) for each in (tf.cast(kept, inputs.dtype), values, values**2)]
     replica = tf.distribute.get_replica_context()
     count, *totals = tf.unstack(replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack(sums)))
     mean, square = (total / (count + keras.backend.epsilon()) for total in totals)

@@ -32,16 +32,6 @@ def _average() -> None:
     gradients.install(current)
 
 
-def _is_built(model: Any) -> bool:
-    # The conditions of Trainer._symbolic_build, whose work this saves.
-    return (
-        all(layer.built for layer in model._flatten_layers())
-        and (model._compile_metrics is None or model._compile_metrics.built)
-        and (model._compile_loss is None or model._compile_loss.built)
-        and (model.optimizer is None or model.optimizer.built)
-    )
-
-
 def _has_no_call(model: Any) -> bool:
     """Return whether a model only contains others, which its train_step calls (a GAN)."""
     return type(model).call is keras.Model.call
@@ -59,19 +49,21 @@ def _all_shapes_known(spec: Any) -> bool:
 
 
 def _can_be_built_ahead(model: Any, specs: Any) -> bool:
-    """Return whether a model isn't built yet, and can be without a batch."""
-    return (
-        not _is_built(model)
-        and not _has_no_call(model)
-        and all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
-    )
+    """Return whether a model can be built without a batch."""
+    shapes_known = all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
+    return shapes_known and not _has_no_call(model)
 
 
 def _build_from_specs(model: Any, specs: Any) -> None:
-    """Build a model and what it was compiled with, without a batch."""
+    """Build a model and what it was compiled with, without a batch; as far as they aren't yet."""
     batch = tf.nest.map_structure(_symbol, specs)
     with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=batch)
+        private_parts.build(model, batch)
+
+
+def _has_strategy(model: Any) -> bool:
+    with model.distribute_strategy.scope():
+        return bool(tf.distribute.has_strategy())  # not the one that TensorFlow has by default
 
 
 def _build_without_a_batch() -> None:
@@ -81,13 +73,13 @@ def _build_without_a_batch() -> None:
     """
 
     def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is None or iterator is None:
+        if iterator is None or not _has_strategy(self):
             original(self, iterator=iterator, data_batch=data_batch)
             return
         specs = iterator._distributed_dataset.element_spec
         if _can_be_built_ahead(self, specs):
             _build_from_specs(self, specs)
-        elif not group.is_of(self._distribute_strategy):
+        elif not group.is_of(self.distribute_strategy):
             original(self, iterator=iterator)
 
     wrap(_TRAINER, "_maybe_symbolic_build", build, Layer.BUG)

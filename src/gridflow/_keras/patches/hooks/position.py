@@ -93,8 +93,7 @@ def dealt(data: Any) -> dict[str, Any] | None:
 def where_to_begin(model: Any, flavour: str) -> FitStart:
     """Return where a fit that isn't Keras's own resumes, after its callbacks have started."""
     if flavour == "tf_keras":
-        found = getattr(model, "_training_state", None)
-        return found if isinstance(found, FitStart) else FitStart(0, 0)
+        return _start_of(model) or FitStart(0, 0)
     data = data_of(model)
     epoch = getattr(model, "_initial_epoch", None) or 0
     start = data.__dict__.pop(_START, None) if data is not None else None
@@ -125,11 +124,17 @@ def data_of(model: Any) -> Any:
     return None if found is None else found()
 
 
+def _start_of(model: Any) -> FitStart | None:
+    """Return where a model of tf_keras starts its fit, if a callback has said so."""
+    found = getattr(model, "_training_state", None)
+    return found if isinstance(found, FitStart) else None
+
+
 def initial_epoch(model: Any) -> int:
     """Return the epoch at which a callback starts a fit, by default 0."""
-    found = getattr(model, "_training_state", None)
-    if isinstance(found, FitStart):
-        return found.epoch
+    start = _start_of(model)
+    if start is not None:
+        return start.epoch
     return int(getattr(model, "_initial_epoch", None) or 0)
 
 
@@ -328,8 +333,8 @@ def count_epochs(handler: Any) -> None:
     def epochs_from(enumerate_epochs: Any, self: Any) -> Iterator[tuple[int, Any]]:
         dataset = getattr(self, _DATASET["tf_keras"])
         incremental.refuse(dataset)
-        start = getattr(self._model, "_training_state", None)
-        skip = start.skip if isinstance(start, FitStart) else 0
+        start = _start_of(self._model)
+        skip = 0 if start is None else start.skip
         is_open = self._steps_per_epoch is None and _is_served(dataset)
         for epoch, iterator in enumerate_epochs(self):
             if is_open:
