@@ -246,6 +246,7 @@ class TensorflowDistributor:
             whole_number("checkpoint_every", checkpoint_every, 1)
         if seed is not None:
             whole_number("seed", seed, 0, _MAX_SEED)
+        given_restarts = option_group("restarts", restarts, Restarts)
         self.spec = JobSpec(
             tasks=tasks,
             training=TrainingOptions(
@@ -268,13 +269,15 @@ class TensorflowDistributor:
             gpus=gpus_of(tasks, roles, name, env or {}),
             gpu_options=gpu_options,
             roles=tuple(roles),
+            max_replacements=given_restarts.max_replacements,
         )
+        self.spec.check_replacements()
         strategies.check_workers(name, self.num_workers)
         check_shared_gpus(name, backend, distribution, self.spec.gpus)
         self.spec.feed.check_strategy(name)
         self._launcher = launcher_of(launcher)
         self._network = option_group("network", network, Network)
-        self._restart = option_group("restarts", restarts, Restarts).policy_with(max_restarts)
+        self._restart = given_restarts.policy_with(max_restarts)
         for folder, given in (("checkpoint_dir", checkpoint_dir), ("job_dir", job_dir)):
             if given is not None:
                 path(folder, given)

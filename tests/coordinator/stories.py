@@ -46,12 +46,13 @@ def heard(at, rank, report=None, *, agent=None, launch=1):
 class Story:
     """A machine with a clock, and what it commanded."""
 
-    def __init__(self, restarts=0, tasks=TASKS, strategy="none", **deadlines):
+    def __init__(self, restarts=0, tasks=TASKS, strategy="none", replacements=0, **deadlines):
         self.machine = JobMachine(
             parts_of(tasks, strategy),
             replace(DEADLINES, **deadlines),
             MaxRestarts(restarts),
             start_timeout=100,
+            max_replacements=replacements,
         )
         self.ranks = range(len(tasks))
         self.now = 0.0

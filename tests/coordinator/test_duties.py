@@ -81,7 +81,7 @@ def test_a_worker_or_evaluator_whose_process_died_is_replaced_while_the_others_g
     story = served()
     say, again = story.hears(rank, reports.Failed(failed(rank, kind)))
     assert str(SERVED[rank]) in say.text
-    assert again == ev.Send(commands.Replace(0), (rank,))
+    assert again == ev.Send(commands.Replace(0, rank), (rank,))
     assert story.phase is Phase.TRAINING
     story.hears(rank, reports.Ready(generation=0))
     story.wait(120)
@@ -111,7 +111,7 @@ def test_a_process_that_dies_again_and_again_fails_the_group():
     story = served()
     for _ in range(MOST_REPLACEMENTS):
         assert story.hears(WORKER, reports.Failed(failed(WORKER)))[-1] == ev.Send(
-            commands.Replace(0), (WORKER,)
+            commands.Replace(0, WORKER), (WORKER,)
         )
         story.hears(WORKER, reports.Ready(generation=0))
     story.hears(WORKER, reports.Failed(failed(WORKER)))

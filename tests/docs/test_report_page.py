@@ -10,6 +10,8 @@ import pytest
 from test_site import CONTRAST, SCHEMES, browser, opened, visit  # noqa: F401 (a fixture)
 
 from gridflow import LocalLauncher, TensorflowDistributor, cli
+from gridflow._coordinator.journal import Journal
+from gridflow._wire.reports import Progress
 from suite.waiting import patience
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,20 @@ def page_of_a_job(tmp_path_factory):
     handle.result(timeout=patience())
     assert cli.main(["report", str(handle.job_dir)]) == 0
     return f"file://{handle.job_dir}/report.html"
+
+
+def test_the_page_of_a_large_job_shows_every_rank(browser, tmp_path):  # noqa: F811
+    journal = Journal(tmp_path)
+    tasks = [f"worker:{rank}" for rank in range(64)]
+    journal.put({"tasks": tasks, "strategy": "multi_worker_mirrored"})
+    for rank in range(len(tasks)):
+        journal.progress(rank, rank, Progress(0, 9, 10, "train", 32, {"loss": 1.0}))
+    journal.close()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    with opened(browser, "wide", "light") as page:
+        assert visit(page, f"file://{tmp_path}/report.html") == []
+        rows = [page.get_by_role("rowheader", name=task, exact=True) for task in tasks]
+        assert [row.count() for row in rows] == [1] * len(tasks)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

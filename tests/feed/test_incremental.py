@@ -54,6 +54,7 @@ def fed(plan, chunk_rows):
     return batches
 
 
+@pytest.mark.slow
 @given(counts_of_ranks, st.integers(1, 9), st.integers(1, 3), st.data())
 def test_the_first_epoch_has_the_steps_of_any_other_and_each_row(counts, size, replicas, data):
     for tail in TAILS:

@@ -50,6 +50,8 @@ class Remembers(Observer):
 
 
 class Sleeps(Observer):
+    patience = 2.0
+
     def __init__(self):
         self.wakes = threading.Event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow._agent.features import features_of
@@ -179,7 +180,11 @@ class TaskRunner:
         if any(feature.obey(command) for feature in self._features):
             return
         if isinstance(command, commands.AMONG_RANKS):
-            if command.generation == self._generation:
+            if command.generation != self._generation:
+                return
+            if isinstance(command, commands.Replace) and command.rank == self._rank:
+                self._replace(command.view)
+            else:
                 self._life.send(command)
             return
         match command:
@@ -188,8 +193,6 @@ class TaskRunner:
             case commands.Counts():
                 self._counts = command
                 self._life.send(command)
-            case commands.Replace(generation=self._generation):
-                self._replace()
             case commands.Inspect():
                 self._life.send(command)
             case commands.Clear(generation=self._generation):
@@ -250,9 +253,11 @@ class TaskRunner:
         """Handle a message for a feature."""
         any(feature.hear(message) for feature in self._features)
 
-    def _replace(self) -> None:
+    def _replace(self, view: int) -> None:
         """Restart the process as it was started before."""
         self.kill()
+        if self._setup is not None:
+            self._setup = replace(self._setup, view=view)
         self.prepare()
         self._set_up()
 

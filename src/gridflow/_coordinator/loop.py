@@ -102,6 +102,7 @@ class JobRun:
             self._observed,
             job.left_out,
             self._clock,
+            replaces=spec.max_replacements > 0,
         )
         #: For those who push rows.
         self.streams = StreamControl(self._desk, self._checkpoints)
@@ -114,6 +115,7 @@ class JobRun:
             needs=backends.needed(training.backend, training.strategy),
             environment=describe(),
             start_timeout=spec.start_timeout,
+            max_replacements=spec.max_replacements,
         )
         self._machine = self._recorded.machine
         self._latest: CommittedCheckpoint | None = None

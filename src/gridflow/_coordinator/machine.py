@@ -77,6 +77,7 @@ class JobMachine:
     `policy`: Whether a failure is followed by another generation.
     `needs`: Packages that every task must have.
     `environment`: The driver's versions. Default: only gridflow's.
+    `max_replacements`: How many ranks of the group may be replaced while the others go on.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class JobMachine:
         start_timeout: float = START_TIMEOUT,
         needs: Sequence[str] = ("tensorflow",),
         environment: Mapping[str, str] | None = None,
+        max_replacements: int = 0,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
@@ -102,6 +104,10 @@ class JobMachine:
         self.failures: list[TaskFailure] = []
         trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
         self._chief = trains[:1]
+        self._group = trains if max_replacements and len(trains) > 1 else ()
+        self.max_replacements = max_replacements
+        #: Why ranks of the group were replaced, in all generations.
+        self.replaced: list[TaskFailure] = []
         self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
         self._evaluators = tuple(
             rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
@@ -190,6 +196,8 @@ class JobMachine:
                 member.last_step, member.armed = at, report.due
                 member.together = report.together
                 self._steps.stepped(rank)
+                if report.due and member.ready:
+                    self._unhealed.pop(rank, None)
                 return []
             case reports.Saved():
                 moves = self._saves_to_move and self.phase is Phase.TRAINING
@@ -408,18 +416,36 @@ class JobMachine:
         names = [str(task) for task in self.tasks]
         self._steps = StepWatch(members, self._awaited, names, self.deadlines)
         self._replacements = Alarms(lambda rank: members[rank].up_by)
+        #: The number of the group that trains, and by rank the failures that it hasn't got over:
+        #: the rank's new process has made no step yet.
+        self._view = 0
+        self._unhealed: dict[int, TaskFailure] = {}
 
     # Failure -------------------------------------------------------------------------------------
 
     def _can_replace(self, rank: int, failure: TaskFailure) -> bool:
         member = self._members[rank]
-        return (
-            self.phase is Phase.TRAINING
-            and self.parts[rank].is_replaced
-            and KINDS[failure.kind].is_replaced
-            and member.replacements < MOST_REPLACEMENTS
-            and not member.lost
-        )
+        if self.phase is not Phase.TRAINING or member.lost:
+            return False
+        if not KINDS[failure.kind].is_replaced:
+            return False
+        if rank in self._group:
+            return self._can_go_on(rank, failure)
+        return self.parts[rank].is_replaced and member.replacements < MOST_REPLACEMENTS
+
+    def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
+        """Return whether the group goes on once a rank has a new process."""
+        if len(self.replaced) >= self.max_replacements or self._saves_to_move is not None:
+            return False
+        # What a program does to itself twice, it will do again.
+        is_programs = failure.signal != "SIGKILL"
+        if is_programs and any(_are_alike(failure, each) for each in self.replaced):
+            return False
+        members = [self._members[rank] for rank in self._group]
+        if any(each.lost or each.succeeded for each in members):
+            return False
+        # One must be left that knows the state of the training.
+        return len({*self._unhealed, rank}) < len(self._group)
 
     def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
         member = self._members[rank]
@@ -427,12 +453,24 @@ class JobMachine:
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
-        return [ev.Say(words), ev.Send(commands.Replace(self.generation), (rank,))]
+        told = commands.Replace(self.generation, rank)
+        if rank not in self._group:
+            return [ev.Say(words), ev.Send(told, (rank,))]
+        self.replaced.append(failure)
+        self._view += 1
+        self._unhealed[rank] = failure
+        for each in self._group:
+            self._members[each].armed = False  # until it makes steps in the new group
+        words = f"{words} {len(self.replaced)} of max_replacements={self.max_replacements}."
+        return [ev.Say(words), ev.Send(replace(told, view=self._view), self._group)]
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
             words = f"{failure.task}, after training had succeeded: {failure.summary}"
             return [ev.Say(words), *self._close(at, None)]
+        # What others report of a group that didn't get over a failure is a consequence of it.
+        self.failures += self._unhealed.values()
+        self._unhealed = {}
         self.failures.append(failure)
         if self.phase is Phase.CLEARING:
             return self._advance(at)
@@ -623,3 +661,9 @@ class JobMachine:
     def _failure(self, rank: int, kind: FailureKind, summary: str) -> TaskFailure:
         host = self._members[rank].host
         return TaskFailure(str(self.tasks[rank]), host, kind, summary, self.generation)
+
+
+def _are_alike(one: TaskFailure, other: TaskFailure) -> bool:
+    """Return whether a task has failed in the same way twice."""
+    ways = [(each.task, each.kind, each.exit_code, each.signal) for each in (one, other)]
+    return ways[0] == ways[1]

@@ -2,6 +2,10 @@
 
 Each rank numbers its meetings. Meetings with the same number are one, which completes once all
 ranks have joined. Values are passed on unchanged.
+
+Number 0 is the introduction, in which the ranks of a group find each other. Where ranks are
+replaced while the others go on, each group (a view) has one. A new process makes all other meetings
+of its rank again, which the others have left behind: it hears what was said there.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow._wire import commands
+from gridflow._wire.ranks import INTRODUCTION
 from gridflow._wire.values import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +27,8 @@ _LONGEST: Final = MOST_BYTES * 4 // 3 + 4
 _BROADCAST: Final = "broadcast"
 #: How many tasks an error names.
 _SHOWN: Final = 3
+#: How much of what was said is kept, in characters, for processes that replace others.
+_MOST_KEPT: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,21 @@ class Meetings:
 
     `members`: The ranks that take part.
     `tasks`: Their names.
+    `keeps`: Whether to keep what was said, for processes that replace others.
     """
 
-    def __init__(self, generation: int, members: Sequence[int], tasks: Sequence[str]) -> None:
+    def __init__(
+        self,
+        generation: int,
+        members: Sequence[int],
+        tasks: Sequence[str],
+        *,
+        keeps: bool = False,
+    ) -> None:
         self._generation, self._members, self._tasks = generation, tuple(members), tasks
+        self._keeps, self._view = keeps, 0
+        self._past: dict[int, commands.Met] = {}
+        self._kept = 0
         self._open: dict[int, _Meeting] = {}
         #: Why a rank won't join any more meetings.
         self._left: dict[int, str] = {}
@@ -66,6 +84,10 @@ class Meetings:
         """Note that a rank has joined a meeting."""
         if report.generation != self._generation or rank not in self._members:
             return []
+        if report.view != self._view and report.number == INTRODUCTION:
+            return []  # it has yet to hear of the group that forms
+        if report.number in self._past:
+            return [Answer(rank, self._past[report.number])]
         meeting = self._open.setdefault(report.number, _Meeting(report.operation))
         if len(report.value) > _LONGEST:
             meeting.problem = f"{self._tasks[rank]} sent a value larger than {MOST_BYTES:,} bytes"
@@ -93,6 +115,28 @@ class Meetings:
         self._left[rank] = why
         return [answer for number in list(self._open) for answer in self._settle(number)]
 
+    def replaced(self, rank: int, view: int) -> list[Answer]:
+        """Note that a rank gets a new process, with which a group forms."""
+        self._view = view
+        was = self._open.pop(INTRODUCTION, None)
+        self._past.pop(INTRODUCTION, None)
+        self._left.pop(rank, None)
+        for meeting in self._open.values():  # it will come again
+            meeting.values.pop(rank, None)
+            meeting.answered.discard(rank)
+        told = commands.Met(self._generation, INTRODUCTION, [], "another rank was lost meanwhile")
+        waiting = () if was is None else was.values.keys() - was.answered - {rank}
+        return [Answer(each, told) for each in sorted(waiting)]
+
+    def _keep(self, told: commands.Met) -> None:
+        if not self._keeps:
+            return
+        self._past[told.number] = told
+        self._kept += sum(map(len, told.values))
+        while self._kept > _MOST_KEPT:
+            oldest = self._past.pop(next(iter(self._past)))
+            self._kept -= sum(map(len, oldest.values))
+
     def _settle(self, number: int) -> list[Answer]:
         """Answer the ranks in a meeting, if its outcome is clear."""
         meeting = self._open[number]
@@ -113,6 +157,7 @@ class Meetings:
         meeting.answered.update(new)
         if len(meeting.answered) == len(self._members):
             del self._open[number]
+            self._keep(told)
         return [Answer(rank, told) for rank in new]
 
     def _missing(self, meeting: _Meeting) -> list[int]:

@@ -153,6 +153,13 @@ class Restarts:
         (``spark.decommission.enabled``), after making a checkpoint. These moves aren't failures and
         don't count toward ``max_restarts``. Default: 10, or the value of a `PreemptionAware`.
         See ``docs/failure.md``.
+    max_replacements : int, default 0
+        How many workers of a group may be replaced while the others go on: when the process of one
+        is killed, exits or is frozen, the others keep theirs, wait for a new one, and repeat only
+        the step that was interrupted. For ``fit`` of Keras 3 and tf_keras on TensorFlow under
+        ``strategy="multi_worker_mirrored"``, without GPUs and with `ctx.callbacks`; what can't go
+        on so restarts as a whole, if ``max_restarts`` or ``policy`` allow it. Replacements don't
+        count toward these. See ``docs/failure.md``.
 
     Raises
     ------
@@ -163,6 +170,7 @@ class Restarts:
 
     policy: RestartPolicy | None = None
     max_preemptions: int | None = None
+    max_replacements: int = 0
 
     def __post_init__(self) -> None:
         policy, limit = self.policy, self.max_preemptions
@@ -172,6 +180,7 @@ class Restarts:
                 "Restarts(policy=) must be MaxRestarts(3), PreemptionAware(…), RetryableExits(3), "
                 f"or an object with a method restart(causes); got {policy!r}."
             )
+        whole_number("Restarts(max_replacements=)", self.max_replacements, 0)
         if limit is not None:
             whole_number("Restarts(max_preemptions=)", limit, 0)
             if isinstance(policy, PreemptionAware):

@@ -70,6 +70,7 @@ class RpcHandler:
     `left_out` (mapping of dataset to mapping of column to reason): Columns that the launcher knows
         not to be fed.
     `clock`: The clock of the events' times.
+    `replaces`: Whether ranks of a group may be replaced while the others go on.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class RpcHandler:
         observed: Observed,
         left_out: Mapping[str, Mapping[str, str]] | None = None,
         clock: Clock | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         self._clock = clock or Clock()
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
@@ -120,6 +123,7 @@ class RpcHandler:
             for place, part in enumerate(parts)
             if part.runs_function and part.task.role in TRAINING_ROLES
         )
+        self._replaces = replaces
         self._meetings = self._new_meetings(0)
 
     # For the job's loop --------------------------------------------------------------------------
@@ -203,6 +207,8 @@ class RpcHandler:
     def send(self, command: Command, ranks: Iterable[int] | None = None) -> None:
         """Queue a command for the agents of some ranks; None: for every agent."""
         with self._lock:
+            if isinstance(command, commands.Replace) and command.view:
+                self._meet(self._meetings.replaced(command.rank, command.view))
             for rank in range(len(self._mailboxes)) if ranks is None else ranks:
                 self._send(rank, command)
 
@@ -386,7 +392,8 @@ class RpcHandler:
         self._observed.tell("task", str(self._tasks[rank]), state, self._mailboxes[rank].host)
 
     def _new_meetings(self, generation: int) -> Meetings:
-        return Meetings(generation, self._members, [str(task) for task in self._tasks])
+        names = [str(task) for task in self._tasks]
+        return Meetings(generation, self._members, names, keeps=self._replaces)
 
     def _among_ranks(self, sender: Sender, report: Report) -> None:
         """Handle a report about something that ranks do together."""

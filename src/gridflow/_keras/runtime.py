@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
     from gridflow._keras.profiling import Profiler
+    from gridflow._keras.regrouping import Regrouping
     from gridflow._keras.resume.writer import Writer
     from gridflow._keras.spent import Spent
     from gridflow._spec.option_groups import TrainingOptions
@@ -47,6 +48,10 @@ class Runtime(Protocol):
     @property
     def agreement(self) -> Agreement:
         """What all ranks do alike in their fits."""
+
+    @property
+    def regrouping(self) -> Regrouping | None:
+        """How fits go on after a rank was lost; None: they don't."""
 
     @property
     def spent(self) -> Spent:
@@ -83,9 +88,8 @@ class Runtime(Protocol):
     def trainer(self, model: Any) -> Any:
         """Return the trainer of a model for ``ctx.fit``."""
 
-    @property
-    def resume_from(self) -> Path | None:
-        """Local copy of the last committed checkpoint, or None to start from the beginning."""
+    #: Local copy of the last committed checkpoint, or None to start from the beginning.
+    resume_from: Path | None
 
     @property
     def tensorboard_dir(self) -> Path | None:
@@ -195,6 +199,11 @@ def begin_fit(runtime: Runtime) -> int:
     """Start a fit; return its number, from 0."""
     _fits[runtime] = _fits.get(runtime, -1) + 1
     return _fits[runtime]
+
+
+def repeat_fit(runtime: Runtime) -> None:
+    """Take the next fit for the last one, which was interrupted."""
+    _fits[runtime] = _fits.get(runtime, 0) - 1
 
 
 def current_fit(runtime: Runtime) -> int:

@@ -44,6 +44,7 @@ MOVED: Final = {
     "keep_jobs": "launch_options=LaunchOptions(keep_jobs=…)",
     "local_steps": "distribution=Distribution(local_steps=…)",
     "max_preemptions": "restarts=Restarts(max_preemptions=…)",
+    "max_replacements": "restarts=Restarts(max_replacements=…)",
     "memory": "gpu_options=GpuOptions(memory=…)",
     "patches": "programs=Programs(patches=…)",
     "policy": "restarts=Restarts(policy=…)",

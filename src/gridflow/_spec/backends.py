@@ -41,6 +41,7 @@ class BackendFacts:
     `strategies`, `roles`: Those that it supports.
     `reads_tf_config`: Whether it finds its peers through ``TF_CONFIG``.
     `takes_communication`: Whether its collective operations support `CommunicationOptions`.
+    `can_replace`: Whether a rank's process can be replaced while the others go on.
     `shares_gpus`: Whether ranks that exchange values may share a GPU, which NCCL refuses.
     `compiles_each_size`: Whether it recompiles a model for each new batch size.
     `has_random_state`: Whether Keras's layers draw from a random state of its own, besides Keras's
@@ -61,6 +62,7 @@ class BackendFacts:
     roles: tuple[str, ...] = TRAINING_ROLES
     reads_tf_config: bool = False
     takes_communication: bool = False
+    can_replace: bool = False
     shares_gpus: bool = True
     compiles_each_size: bool = False
     has_random_state: bool = False
@@ -87,6 +89,7 @@ _FACTS: Final = (
         roles=ROLES,
         reads_tf_config=True,
         takes_communication=True,
+        can_replace=True,
         profiler=("profiler.experimental.start", "profiler.experimental.stop"),
         export_packages={
             "saved_model": ("tensorflow",),

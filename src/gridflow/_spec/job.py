@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gridflow._spec import backends, strategies
 from gridflow._spec.gpus import GpuNeed, GpuOptions
 from gridflow._spec.option_checks import START_TIMEOUT
 from gridflow._spec.option_groups import Deadlines, HostOptions, TrainingOptions
 from gridflow._spec.roles import TRAINING_ROLES
 from gridflow._spec.tasks import Part, Role, parts_of
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from gridflow._feed.normalize import FeedOptions
@@ -29,6 +31,7 @@ class JobSpec:
     `start_timeout`: Seconds for all tasks to register, and again for all to start.
     `gpus`: What each task needs, in order; empty: what the target gives.
     `roles`: The roles that the user gave. A role of `tasks` that is missing here was added.
+    `max_replacements`: How many ranks of a group may be replaced while the others go on.
     """
 
     tasks: tuple[Task, ...]
@@ -40,6 +43,7 @@ class JobSpec:
     gpus: tuple[GpuNeed, ...] = ()
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     roles: tuple[Role, ...] = ()
+    max_replacements: int = 0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -55,6 +59,31 @@ class JobSpec:
         """Return the variables for a task's process: the job's, overridden by its role's."""
         own = next((role.env for role in self.roles if role.name == task.role), {})
         return {**self.hosts.environment, **own}
+
+    def check_replacements(self) -> None:
+        """Reject a job whose ranks can't be replaced while the others go on.
+
+        Raises `InvalidArgument`: It asks for that.
+        """
+        training = self.training
+        has_gpus = any(need.count for need in self.gpus)
+        reasons = {
+            f"strategy={training.strategy!r}": not strategies.of(
+                training.strategy
+            ).exchanges_gradients,
+            f"backend={training.backend!r}": not backends.of(training.backend).can_replace,
+            "gpus=": has_gpus,
+            "Distribution(local_steps=)": training.distribution.local_steps is not None,
+            "Programs(patches=False)": not training.programs.patches,
+        }
+        found = [reason for reason, holds in reasons.items() if holds]
+        if self.max_replacements and found:
+            raise InvalidArgument(
+                f"workers can't be replaced while the others go on with {found[0]}: use "
+                "strategy='multi_worker_mirrored' and backend='tensorflow' without GPUs, or "
+                f"max_restarts={self.max_replacements}, which restarts the group from its last "
+                "checkpoint."
+            )
 
     @property
     def num_workers(self) -> int:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Extra seconds for the driver to say which rank is missing.
 _ANSWER_SECONDS: Final = 10.0
-#: The number of the meeting before all those of the function.
-_INTRODUCTION: Final = 0
 
 
 class MeetingClient:
@@ -69,8 +67,8 @@ class MeetingClient:
         told = self._wait(operation, packed, limit)
         return [values.unpack(base64.b64decode(each)) for each in told.values]
 
-    def introduce(self, value: Any) -> Callable[[], list[Any]]:
-        """Send a value to all ranks before the function runs.
+    def introduce(self, value: Any, view: int) -> Callable[[], list[Any]]:
+        """Send a value to all ranks of a group that forms.
 
         Returns a function that waits for the ranks, and returns their values.
         Raises `BrokenBarrier`: Raised by the callable: a rank will never join.
@@ -78,17 +76,19 @@ class MeetingClient:
             ``start_timeout``.
         """
         packed = values.pack(value)
-        self._send(_INTRODUCTION, "strategy", packed)
+        with self._changed:
+            self._held.pop(ranks.INTRODUCTION, None)
+        self._send(ranks.INTRODUCTION, "strategy", packed, view)
 
         def wait() -> list[Any]:
             limit = self._spec.start_timeout
-            told = self._await("strategy", _INTRODUCTION, limit)
+            told = self._await("strategy", ranks.INTRODUCTION, limit)
             return [values.unpack(base64.b64decode(each)) for each in told.values]
 
         return wait
 
-    def _send(self, number: int, operation: str, packed: bytes) -> None:
-        meet = ranks.Meet(number, operation, base64.b64encode(packed).decode())
+    def _send(self, number: int, operation: str, packed: bytes, view: int = 0) -> None:
+        meet = ranks.Meet(number, operation, base64.b64encode(packed).decode(), view)
         self._channel.send(meet)
 
     def _wait(self, operation: str, packed: bytes, limit: float | None) -> commands.Met:

@@ -18,6 +18,7 @@ from gridflow._wire.commands import Inspect
 if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.store import SpoolReader
+    from gridflow._keras.regrouping import Regrouping
     from gridflow._training.inbox import Inbox
     from gridflow._wire.channel import Channel
     from gridflow._wire.child import Setup
@@ -55,6 +56,8 @@ class TaskProcess:
         backend = backends.of(self.training.backend)
         self.profiler = Profiler(backend, self.task, Path(setup.tensorboard))
         inbox.listen(Inspect, lambda told: self.profiler.ask(*told.profile))
+        #: How fits go on after a rank was lost; None: they don't.
+        self.regrouping: Regrouping | None = None
         self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
 
     @property

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.due import Due
+from gridflow._keras.regrouping import Regrouping
 from gridflow._keras.resume.writer import Writer
 from gridflow._training import leftovers, modes
+from gridflow._training.groups import cpu
 from gridflow._training.process import TaskProcess
 from gridflow._wire import child, commands, reports
 
@@ -57,6 +59,8 @@ class TaskRuntime(TaskProcess):
             inbox.listen(commands.AskToSave, lambda told: self.agreement.ask(stays=told.stays))
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.mode = modes.mode_of(self)
+        if self.spec.max_replacements and self.trains_together:
+            self.regrouping = Regrouping(self, cpu.former(self), is_new=setup.view > 0)
 
     @property
     def work_dir(self) -> Path:

@@ -28,6 +28,7 @@ class Setup(Message):
     `gpu_memory`: The memory granted, in MiB.
     `function`, `modules`, `spool`, `results`, `tensorboard`: Paths.
     `resume`: Path of the checkpoint to resume from.
+    `view`: If this process replaces another: the group in which it takes that one's place.
     """
 
     kind: ClassVar[str] = "setup"
@@ -47,6 +48,7 @@ class Setup(Message):
     results: str
     tensorboard: str
     resume: str | None
+    view: int = 0
 
     @cached_property
     def spec(self) -> JobSpec:

@@ -109,10 +109,16 @@ class Committed(Command):
 
 @dataclass(frozen=True)
 class Replace(Command):
-    """Restart the training process while the others go on."""
+    """Restart the training process of a rank while the others go on.
+
+    `view`: If the rank belongs to a group: the number of the group that forms with the new process,
+        which its other ranks hear, too.
+    """
 
     kind: ClassVar[str] = "replace"
     generation: int
+    rank: int
+    view: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ class Met(Command):
 
 
 #: Commands about what the ranks of a generation do together.
-AMONG_RANKS: Final = (AskToSave, Met)
+AMONG_RANKS: Final = (AskToSave, Met, Replace)
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,6 @@ class Close(Command):
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
     *(Start, Counts, Arrived, StreamStanding, EndRows, Committed),
-    *(Replace, Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
+    *(Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
     *AMONG_RANKS,
 )

@@ -18,12 +18,14 @@ class Meet(OfTraining):
     `number`: The number of the barrier on this rank, from 1.
     `operation`: ``barrier``, ``broadcast`` or ``all_gather``.
     `value`: Packed by `gridflow._wire.values`, in base64.
+    `view`: Of an introduction: the group that the rank wants to form.
     """
 
     kind: ClassVar[str] = "meet"
     number: int
     operation: str
     value: str
+    view: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,4 +36,6 @@ class MeetingGivenUp(OfTraining):
     number: int
 
 
+#: The number of the meeting in which ranks find each other, before all those of the function.
+INTRODUCTION: Final = 0
 AMONG_RANKS: Final = (Meet, MeetingGivenUp)

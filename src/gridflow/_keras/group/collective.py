@@ -26,6 +26,9 @@ class CollectiveExchange:
     `most`: Bytes that travel as one tensor; 0: any number.
     """
 
+    #: Ranks can't be replaced in TensorFlow's own group.
+    is_joining = False
+
     def __init__(self, strategy: Any, wire: Any = None, most: int = 0) -> None:
         self._wire, self._most = wire, most
         self._owner = strategy  # keeps the server

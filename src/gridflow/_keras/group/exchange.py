@@ -47,13 +47,16 @@ class GroupExchange:
 
     `wire`: The type in which gradients of float32 are exchanged. Default: their own.
     `group`: Functions that have been traced use the one that is here when they run. None: this
-        rank is the only one.
+        rank is the only one, or has yet to join the others.
+    `is_joining`: Whether variables keep the first values that this rank gives them: it takes
+        another one's place, and will get the values that the others have.
     """
 
     def __init__(
         self, group: HostGroup | None, rank: int = 0, size: int = 1, wire: Any = None
     ) -> None:
         self.group: Any = group
+        self.is_joining = False
         self.rank, self.size = rank, size
         self._wire = None if wire is None else np.dtype(wire.as_numpy_dtype)
         self._is_compiling = False
@@ -62,7 +65,7 @@ class GroupExchange:
             self._order = tf.Variable(0.0, trainable=False, name="order_of_exchanges")
 
     def _is_alone(self) -> bool:
-        return is_alone() or self.size == 1
+        return is_alone() or self.size == 1 or self.group is None
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
@@ -231,7 +234,7 @@ class GroupExchange:
     def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
         """Return the value of one rank, to the bit. Not for graphs."""
         mine = np.asarray(value, order="C")
-        if self.size == 1:
+        if self.size == 1 or self.group is None:
             return mine
         raw = mine.reshape(-1).view(np.uint8)
         total = self.group.all_reduce(raw if self.rank == chief else np.zeros_like(raw))

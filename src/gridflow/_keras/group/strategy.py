@@ -183,7 +183,7 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
 
     def _of_chief(self, value: Any, dtype: Any) -> Any:
         """Return the first value of a variable, which is the chief's."""
-        if value is None or self.exchange.size == 1:
+        if value is None or self.exchange.size == 1 or self.exchange.is_joining:
             return value
         with tf.init_scope():
             if not tf.executing_eagerly():

@@ -236,6 +236,11 @@ class Answers:
         raise NotImplementedError
 
 
+def forget_evaluation(model: Any) -> None:
+    """Let a model's next validation begin anew: Keras 3 keeps the iterator of the last one."""
+    vars(model).pop("_eval_epoch_iterator", None)
+
+
 def model_of(callback: Any) -> Any:
     """Return the model of a callback or a list of them, or None.
 

@@ -39,8 +39,9 @@ from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental, position
 from gridflow._keras.resume import building, memory, optimizers, state
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
+from gridflow._keras.resume.interrupted import LastStep
 from gridflow._keras.resume.memory import Memory
-from gridflow._keras.runtime import current_fit
+from gridflow._keras.runtime import current_fit, repeat_fit
 from gridflow._spec.place import Place
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 
@@ -92,11 +93,17 @@ class CheckpointAndResume(NeutralCallback):
             )
         self._runtime = runtime
         self._files: list[Path] = []
+        self._goes_on = runtime.regrouping
         self._writer = runtime.writer
         self._data: Any = None
         #: All callbacks of the fit, if somebody calls `begins`, `begun` and so on.
         self._all: Sequence[Any] | None = None
         self._memory: Memory | None = None
+        #: The epoch and its complete steps, and what the next step may change although it fails.
+        self._at = 0, 0
+        self._last: LastStep | None = None
+        #: Whether some callbacks may have seen the end of a step or epoch that others haven't.
+        self.is_telling = False
         position.install_imported()
 
     def begins(self, callbacks: Sequence[Any] | None) -> None:
@@ -114,6 +121,9 @@ class CheckpointAndResume(NeutralCallback):
         self._is_finished = False
         self._resumed: Checkpoint | None = None
         self._awaited = 0
+        self._last = None
+        if self._goes_on is not None:
+            self._goes_on.saver = self
         if self._runtime.resume_from is not None:
             there = Checkpoint.read(self._runtime.resume_from)
             # An older checkpoint must not replace the one that is still needed.
@@ -132,12 +142,13 @@ class CheckpointAndResume(NeutralCallback):
     def begun(self) -> None:
         """Restore what can be restored before the first epoch; all callbacks have begun the fit."""
         is_restored = self._resumed is not None
-        if self._all is not None and (self._runtime.is_chief or is_restored):
+        keeps = self._runtime.is_chief or self._goes_on is not None
+        if self._all is not None and (keeps or is_restored):
             self._memory = Memory(self._all, self._known, is_restored=is_restored)
         self._before = _Memories()
         if self._resumed is not None:
             self._resume(self._resumed)
-        elif self._runtime.is_chief:
+        elif keeps:
             self._before = self._remember()
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
         self._began, self._batches_before = self._pending, self._batches
@@ -147,16 +158,24 @@ class CheckpointAndResume(NeutralCallback):
         """Begin the epoch without the other callbacks if need be."""
         del logs
         self._epoch, self._drawn = epoch, None
+        self._at = epoch, 0
         if self._all is None:
             self.epoch_begun()
 
     def epoch_begun(self) -> None:
         """Restore what Keras and callbacks have reset and changed, in the middle of an epoch."""
         there, self._resumed = self._resumed, None
-        if there is None:
-            return
+        if there is not None:
+            self._restore(there)
+        if self._goes_on is not None:
+            self._goes_on.restored()
+            is_built = private_parts.is_optimizer_built(self.model.optimizer)
+            self._last = LastStep.of(self.model, self.flavour) if is_built else None
+
+    def _restore(self, there: Checkpoint) -> None:
         position.forget(self.model, self.flavour)
         if there.step:
+            self._at = there.epoch, there.step
             state.restore(self.model, self.flavour, there, [*_groups(there), "metrics"])
             if self._memory is not None:
                 self._memory.restore(there.callbacks, there.arrays("callbacks"))
@@ -168,6 +187,11 @@ class CheckpointAndResume(NeutralCallback):
         done = batch + 1 - self._step_before(batch)
         self._batches += done
         self._since += done
+        self._at = self._epoch, batch + 1
+        if self._last is not None:
+            self._last.note()
+        elif self._goes_on is not None:
+            self._last = LastStep.of(self.model, self.flavour)
         if self._drawn is None:
             # The datasets of this epoch are those that started an iteration since its start.
             now = [counter.pending for counter in self._runtime.epoch_counters]
@@ -201,15 +225,18 @@ class CheckpointAndResume(NeutralCallback):
             self._save(self._epoch, step)
 
     def _save_epoch(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
-        for name, value in numbers(logs).items():
-            self._history.setdefault(name, []).append(value)
-        self._epochs.append(epoch)
-        self._drawn = None
-        self._step = 0
+        self._note_epoch(epoch, logs)
         # A death between here and the fit's end must not make it go on.
         self._is_finished = self._all is not None and self._is_early(epoch)
         self._save(epoch + 1, 0, finished=self._is_finished)
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
+
+    def _note_epoch(self, epoch: int, logs: Mapping[str, Any] | None) -> None:
+        for name, value in numbers(logs).items():
+            self._history.setdefault(name, []).append(value)
+        self._epochs.append(epoch)
+        self._drawn, self._last = None, None
+        self._step, self._at = 0, (epoch + 1, 0)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Record that this fit is over, if it ends before its last epoch."""
@@ -219,7 +246,9 @@ class CheckpointAndResume(NeutralCallback):
         elif self._epoch + 1 < int(self.params.get("epochs") or 0) and not self._is_finished:
             self._save(self._epoch + 1, 0, finished=True)
         self._writer.wait()
-        self._data = self._all = self._memory = None
+        self._data = self._all = self._memory = self._last = None
+        if self._goes_on is not None:
+            self._goes_on.saver = None
         incremental.at_sections(None)
         position.forget(self.model, self.flavour)
 
@@ -323,7 +352,20 @@ class CheckpointAndResume(NeutralCallback):
                 self._runtime.rest()
             return
         now = self._remember()
-        made = Checkpoint(
+        made = self._made(epoch, step, now, entries, finished=finished)
+        if not step:
+            self._before = now
+        self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
+        if at_section:  # the stream's state is valid now, but not once the next section has started
+            self._writer.wait()
+        if stays:
+            self._writer.wait()
+            self._runtime.rest()
+
+    def _made(
+        self, epoch: int, step: int, now: _Memories, entries: list[Entry], *, finished: bool = False
+    ) -> Checkpoint:
+        return Checkpoint(
             flavour=self.flavour,
             fit=self._fit,
             epoch=epoch,
@@ -349,14 +391,38 @@ class CheckpointAndResume(NeutralCallback):
                 for name, array in {**(self._before.arrays if step else {}), **now.arrays}.items()
             ],
         )
-        if not step:
-            self._before = now
-        self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
-        if at_section:  # the stream's state is valid now, but not once the next section has started
-            self._writer.wait()
-        if stays:
-            self._writer.wait()
-            self._runtime.rest()
+
+    # A lost rank ----------------------------------------------------------------------------------
+
+    def interrupted(self) -> Checkpoint | None:
+        """Return the state after the last complete step, of a fit that a lost rank has interrupted.
+
+        None if this rank can't tell: callbacks have seen different things, or the model isn't
+        built. Of metrics, it has this rank's part.
+        """
+        if self._all is None or self.is_telling:
+            return None
+        due, self._due = self._due, None
+        if due is not None and due.func == self._save_epoch:  # all callbacks have seen its end
+            self._note_epoch(*due.args)
+        epoch, step = self._at
+        steps = self.params.get("steps")
+        is_last = steps is not None and step >= steps > 0
+        if is_last and (self.flavour != "keras" or getattr(self._data, "steps_per_epoch", None)):
+            return None
+        if is_last:  # the next pass over the data is that of the next epoch
+            self._drawn = None
+        last = self._last
+        if last is None and epoch != self._epoch:  # between two epochs
+            last = LastStep.of(self.model, self.flavour)
+        if last is None or not last.is_whole:
+            return None
+        return self._made(epoch, step, self._remember(), last.entries())
+
+    def repeat(self) -> None:
+        """Take the next fit for the one that was interrupted."""
+        _fits[self._runtime] = self._fit
+        repeat_fit(self._runtime)
 
     def _remember(self) -> _Memories:
         if self._memory is None:

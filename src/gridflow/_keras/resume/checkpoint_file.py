@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -106,8 +106,16 @@ class Checkpoint:
         """
         return _not_finite(self.entries)
 
-    def write(self, path: Path) -> None:
-        """Write the file atomically."""
+    def with_values(self, group: str, values: Sequence[np.ndarray]) -> Checkpoint:
+        """Return it with other values of a group, in order."""
+        rest = iter(values)
+        entries = [
+            replace(entry, value=next(rest)) if entry.group == group else entry
+            for entry in self.entries
+        ]
+        return replace(self, entries=entries)
+
+    def write_to(self, file: IO[bytes]) -> None:
         fields = {key: value for key, value in vars(self).items() if key != "entries"}
         entries = [
             {
@@ -121,9 +129,13 @@ class Checkpoint:
         header = json.dumps({"format": FORMAT, **fields, "entries": entries})
         arrays = {f"{i}": _storable(entry.value) for i, entry in enumerate(self.entries)}
         arrays[_HEADER] = np.frombuffer(header.encode(), dtype=np.uint8)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically."""
         beside = path.with_name(path.name + ".part")
         with beside.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            self.write_to(file)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

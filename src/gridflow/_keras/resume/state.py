@@ -73,7 +73,7 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
     return [
         Entry(
             group,
-            _name(variable),
+            name_of(variable),
             shares[i] if group == "metrics" and shares else _read(variable, model),
             is_trained=group != "model" or id(variable) in trained,
         )
@@ -99,7 +99,7 @@ def restore(model: Any, flavour: str, checkpoint: Checkpoint, groups: Iterable[s
             # Global seeds are created on first use, which may not have happened yet.
             entries = entries[: len(found)]
         shapes = [tuple(variable.shape) for variable in found]
-        check_same(entries, [_name(variable) for variable in found], shapes, group)
+        check_same(entries, [name_of(variable) for variable in found], shapes, group)
         with model.distribute_strategy.scope() if is_tensorflow(model) else nullcontext():
             for entry, variable in zip(entries, found, strict=True):
                 variable.assign(entry.value)
@@ -119,14 +119,14 @@ def sums(model: Any) -> list[tuple[str, float, float]]:
         value = _read(variable, model)
         wide = value.astype(np.float32) if value.dtype.itemsize < _WIDE else value
         total, norm = wide.sum(dtype=np.float64), np.linalg.norm(wide)
-        told.append((_name(variable), float(total), float(norm)))
+        told.append((name_of(variable), float(total), float(norm)))
     return told
 
 
 def checksums(model: Any) -> list[tuple[str, int]]:
     """Return the name and a checksum of each variable of a layer that holds no floats."""
     return [
-        (_name(variable), zlib.crc32(_read(variable, model).tobytes()))
+        (name_of(variable), zlib.crc32(_read(variable, model).tobytes()))
         for variable in statistics.of_layers(model)
         if "float" not in str(variable.dtype)
     ]
@@ -181,12 +181,16 @@ def _read(variable: Any, model: Any) -> np.ndarray:
         return np.array(variable.numpy())
     import tensorflow as tf
 
+    return np.asarray(tf.convert_to_tensor(tensor_of(variable)))
+
+
+def tensor_of(variable: Any) -> Any:
+    """Return what holds the value of a variable of either flavour."""
     value = getattr(variable, "value", variable)
-    value = value if not callable(value) else variable
-    return np.asarray(tf.convert_to_tensor(value))
+    return variable if callable(value) else value
 
 
-def _name(variable: Any) -> str:
+def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gridflow._collectives.errors import PeerGone
 from gridflow._collectives.joining import Announcement, Joining
 from gridflow._training.groups import base
-from gridflow.errors import GridflowError
+from gridflow._wire.commands import Replace
+from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,18 +19,23 @@ if TYPE_CHECKING:
     from gridflow._collectives.host import HostGroup
     from gridflow._training.process import TaskProcess
 
+#: Beyond the heartbeat's deadline: time for the driver's word to arrive.
+_NOTICE_SECONDS: Final = 5.0
+
 
 @contextlib.contextmanager
 def announced(
-    process: TaskProcess, gpus: Sequence[str]
+    process: TaskProcess, gpus: Sequence[str], view: int = 0
 ) -> Iterator[Callable[[], tuple[HostGroup, list[list[str]]]]]:
     """Announce this rank to the others.
+
+    `view`: The number of the group that forms, if it isn't the generation's first one.
 
     Yields a function that waits for all ranks, and returns their group and the GPUs of each.
     """
     host, _ = base.address(process.cluster_spec, process.rank)
     with Joining(process.rank, host, base.bindable(host)) as joining:
-        told = process.meetings.introduce([list(gpus), asdict(joining.mine)])
+        told = process.meetings.introduce([list(gpus), asdict(joining.mine)], view)
 
         def meet() -> tuple[HostGroup, list[list[str]]]:
             everyone = told()
@@ -39,6 +46,37 @@ def announced(
             return group, [each for each, _ in everyone]
 
         yield meet
+
+
+def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
+    """Return a function that forms the group again, each time after a rank was replaced.
+
+    It returns None if the driver doesn't say within the time in which it notices a loss that a rank
+    is replaced.
+    """
+    inbox, at = process.inbox, 0
+    limit = process.spec.deadlines.heartbeat + _NOTICE_SECONDS
+
+    def newest() -> int:
+        told = inbox.latest(Replace)
+        return max(process.setup.view, 0 if told is None else told.view)
+
+    def has_changed() -> bool:
+        return newest() > at
+
+    def form() -> HostGroup | None:
+        nonlocal at
+        while inbox.wait_for(has_changed, limit):
+            at = newest()
+            # Another rank may be lost meanwhile.
+            with (
+                contextlib.suppress(PeerGone, BrokenBarrier, BarrierTimeout),
+                announced(process, (), at) as meet,
+            ):
+                return meet()[0]
+        return None
+
+    return form
 
 
 def adds_up(process: TaskProcess, gpus: Sequence[Sequence[str]]) -> bool:

@@ -16,6 +16,7 @@ from gridflow.errors import GridflowError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gridflow._collectives.host import HostGroup
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._training.modes.base import DatasetRequest, Trainer
 
@@ -67,31 +68,45 @@ class Synchronous(Mode):
         process = self._process
         cpu.share_cores(process)
         from gridflow._keras.group import programs
-        from gridflow._keras.group.exchange import GroupExchange
-        from gridflow._keras.group.strategy import GroupStrategy
 
+        if process.regrouping is not None and process.regrouping.is_new:
+            return self._own(None)  # it joins with its first fit
         gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
         with cpu.announced(process, gpus) as meet:
             members, everyone = meet()
         is_own = cpu.adds_up(process, everyone)
         process.agreement.join(members, in_steps=is_own)
-        if not is_own:
-            have_several = any(len(each) > 1 for each in everyone)
-            if have_several and process.training.distribution.local_steps is not None:
-                raise InvalidArgument(
-                    "Distribution(local_steps=) needs a worker for each GPU (gpus=1), but some "
-                    "have several."
-                )
-            theirs = self._tensorflows()
-            if have_several:
-                return theirs
-            given = process.training.distribution.communication
-            most = 0 if given is None else given.bytes_per_pack
-            strategy = programs.through_tensorflow(theirs, self._wire, most)
-        else:
-            resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-            place = process.rank, process.num_workers
-            strategy = GroupStrategy.of(GroupExchange(members, *place, self._wire), resolver)
+        if is_own:
+            return self._own(members)
+        have_several = any(len(each) > 1 for each in everyone)
+        if have_several and process.training.distribution.local_steps is not None:
+            raise InvalidArgument(
+                "Distribution(local_steps=) needs a worker for each GPU (gpus=1), but some have "
+                "several."
+            )
+        theirs = self._tensorflows()
+        if have_several:
+            return theirs
+        given = process.training.distribution.communication
+        most = 0 if given is None else given.bytes_per_pack
+        strategy = programs.through_tensorflow(theirs, self._wire, most)
+        programs.use(strategy)
+        return strategy
+
+    def _own(self, members: HostGroup | None) -> Any:
+        """Return the strategy that exchanges values through gridflow's own group."""
+        import tensorflow as tf
+
+        from gridflow._keras.group import programs
+        from gridflow._keras.group.exchange import GroupExchange
+        from gridflow._keras.group.strategy import GroupStrategy
+
+        process = self._process
+        exchange = GroupExchange(members, process.rank, process.num_workers, self._wire)
+        if process.regrouping is not None:
+            process.regrouping.use(exchange)
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = GroupStrategy.of(exchange, resolver)
         programs.use(strategy)
         return strategy
 

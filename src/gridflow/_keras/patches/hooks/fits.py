@@ -87,16 +87,22 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         # A single rank may predict.
         together = name == "fit" and _is_together(runtime, self)
+        goes_on = runtime.regrouping if together and not runtime.due.depth else None
+        if goes_on is not None:
+            goes_on.enter(self)
         with counting(runtime, together=together) as is_outer:
-            if name == "fit" and is_outer:
+            if name != "fit" or not is_outer:
+                return method(self, *args, **kwargs)
+
+            def attempt() -> Any:
                 bound = signature.bind(self, *args, **kwargs)
                 _set_up(runtime, bound, together=together)
-                args, kwargs = bound.args[1:], bound.kwargs
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                if is_outer:
+                try:
+                    return method(*bound.args, **bound.kwargs)
+                finally:
                     runtime.agreement.end()
+
+            return attempt() if goes_on is None else goes_on.run(attempt)
 
     return counted
 
@@ -140,8 +146,11 @@ def _tell(runtime: Runtime, method: Any, name: str, callbacks: Any, args: Any, k
     with runtime.due.in_callbacks():
         for each in savers if name == "on_train_begin" else ():
             each.begins(callbacks.callbacks)
+        for each in savers:
+            each.is_telling = True
         method(callbacks, *args, **kwargs)
         for each in savers:
+            each.is_telling = False
             _tell_begun(each, name)
     if name in _STEP_ENDS:
         runtime.due.step_ended()

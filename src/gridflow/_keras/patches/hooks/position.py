@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
 _STEPS = "_gridflow_pass"
+_ENDED = "_gridflow_ended"
 #: The attribute in which TensorFlow's iterators keep their dataset.
 _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
 
@@ -128,6 +129,12 @@ def _start_of(model: Any) -> FitStart | None:
     """Return where a model of tf_keras starts its fit, if a callback has said so."""
     found = getattr(model, "_training_state", None)
     return found if isinstance(found, FitStart) else None
+
+
+def has_ended(model: Any) -> bool:
+    """Return whether only the end of an epoch was left of the fit's first one."""
+    data = data_of(model)
+    return data is not None and data.__dict__.pop(_ENDED, False)
 
 
 def initial_epoch(model: Any) -> int:
@@ -290,13 +297,18 @@ def _from(
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield the steps of an epoch from a position, or ask for them one by one."""
     data.data_adapter.on_epoch_begin()
+    last = data.steps_per_epoch or data._num_batches
+    if last and start.step >= last:
+        setattr(data, _ENDED, True)
+        start.ready()
+        data.data_adapter.on_epoch_end()
+        return
     data._current_iterator = iterator = incremental.iterator_of(data)
     if not incremental.goes_on(data):
         for _ in range(start.skip):
             next(iterator)
     start.ready()
     stride = data.steps_per_execution
-    last = data.steps_per_epoch or data._num_batches
     steps = range(start.step, last, stride) if last else count(start.step, stride)
     seen = start.skip or start.step
     for step in coming or steps:

@@ -15,6 +15,7 @@ import keras
 from gridflow._keras import group, own_callbacks
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.hooks import position
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
@@ -98,6 +99,8 @@ def hook() -> Hook:
         self.train_function = with_logs
 
     def results(original: Any, self: Any, logs: Any) -> Any:
+        if not logs and position.has_ended(self):
+            logs = self.get_metrics_result()
         found = original(self, logs)
         # Those of a custom step are this rank's; metrics are of all ranks.
         is_own = vars(self).get(_OWN, False) and found is logs

@@ -1,0 +1,151 @@
+"""Lets a fit go on, in the same process, when another rank's process has died and was replaced.
+
+The ranks that are left notice it in an exchange. Each of them knows the state after its last
+complete step (`gridflow._keras.resume.interrupted`), and the driver says that they form a group
+again. The rank that has come furthest sends its state to all: one may have finished a step whose
+end the others missed. Then all start the fit there, as they would from a checkpoint, but with
+TensorFlow, the model and its traced steps as they are. The new process has run the function up to
+its fit; until then it exchanges nothing, and its variables have first values of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gridflow._collectives.errors import PeerGone
+from gridflow._keras.patches import private_parts
+from gridflow._keras.resume.checkpoint_file import Checkpoint
+from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gridflow._collectives.host import HostGroup
+    from gridflow._keras.group.exchange import GroupExchange
+    from gridflow._keras.resume.callback import CheckpointAndResume
+    from gridflow._keras.runtime import Runtime
+
+_METRICS = "metrics"
+
+
+class Regrouping:
+    """How the fits of this process go on.
+
+    `form`: Waits until the driver says that the group forms again, and returns it; None: it
+        doesn't, within the time in which it would have.
+    `is_new`: Whether this process takes the place of one that has died, and has yet to join.
+    `saver`: The callback that knows the state of the fit that runs, if there is one.
+    """
+
+    def __init__(
+        self, runtime: Runtime, form: Callable[[], HostGroup | None], *, is_new: bool
+    ) -> None:
+        self._runtime, self._form, self.is_new = runtime, form, is_new
+        self._exchange: GroupExchange | None = None
+        self.saver: CheckpointAndResume | None = None
+
+    def use(self, exchange: GroupExchange) -> None:
+        """Exchange values through it; in a new process, once it has joined."""
+        self._exchange = exchange
+        exchange.is_joining = self.is_new
+
+    def enter(self, model: Any) -> None:
+        """Join the others before the first fit of a new process."""
+        if not self.is_new:
+            return
+        self.is_new = False
+        if not self._go_on(None):
+            raise PeerGone("connection closed by peer: the others have ended meanwhile")
+        # What was traced before exchanges nothing.
+        model.test_function = model.predict_function = None
+
+    def restored(self) -> None:
+        """Note that the model of a new process is that of the others."""
+        if self._exchange is not None:
+            self._exchange.is_joining = False
+
+    def run(self, attempt: Callable[[], Any]) -> Any:
+        """Make a fit, again and again if it was interrupted by the loss of a rank."""
+        while True:
+            try:
+                return attempt()
+            except BaseException as error:
+                saver, self.saver = self.saver, None
+                if saver is None or not _is_loss(error):
+                    raise
+                state = saver.interrupted()
+                if state is None or state.fit:
+                    # A new process would begin with the first fit.
+                    raise
+                self._runtime.due.wait(waits=True)
+                if not self._go_on(state):
+                    raise
+                self._runtime.due.wait(waits=False)
+                saver.repeat()
+                private_parts.forget_evaluation(saver.model)
+
+    def _go_on(self, mine: Checkpoint | None) -> bool:
+        """Form the group again, and take the state of the rank that is furthest."""
+        assert self._exchange is not None
+        while (group := self._form()) is not None:
+            self._exchange.group = group
+            self._runtime.agreement.join(group, in_steps=True)
+            try:
+                self._take(mine)
+            except PeerGone:
+                continue  # another one was lost
+            return True
+        return False
+
+    def _take(self, mine: Checkpoint | None) -> None:
+        assert self._exchange is not None
+        place = [-1, -1, -1] if mine is None else [mine.fit, mine.epoch, mine.step]
+        content = b"" if mine is None else _written(mine)
+        told = self._runtime.agreement.gather(json.dumps([place, len(content)]).encode())
+        everyone = [json.loads(each) for each in told]
+        places = [each[0] for each in everyone]
+        furthest = places.index(max(places))
+        if places[furthest][0] < 0:
+            raise GridflowError("connection closed by peer: no rank knows where the fit was")
+        padded = np.zeros(everyone[furthest][1], np.uint8)
+        if self._exchange.rank == furthest:
+            padded[:] = np.frombuffer(content, np.uint8)
+        path = self._runtime.work_dir / "interrupted.npz"
+        path.write_bytes(self._exchange.of_chief(padded, chief=furthest).tobytes())
+        there = Checkpoint.read(path)
+        there.with_values(_METRICS, self._metrics(mine, there)).write(path)
+        self._runtime.resume_from = path
+
+    def _metrics(self, mine: Checkpoint | None, there: Checkpoint) -> list[np.ndarray]:
+        """Return the sums of the parts of all ranks that are left."""
+        assert self._exchange is not None
+        shapes = [entry.value for entry in there.group(_METRICS)]
+        parts = [] if mine is None else [entry.value for entry in mine.group(_METRICS)]
+        if len(parts) != len(shapes) or (mine is not None and mine.epoch != there.epoch):
+            parts = [np.zeros_like(each) for each in shapes]
+        flat = np.concatenate([[0.0], *(each.astype(np.float64).ravel() for each in parts)])
+        total = self._exchange.group.all_reduce(flat)[1:]
+        ends = np.cumsum([each.size for each in shapes], dtype=np.int64)
+        return [
+            part.reshape(like.shape).astype(like.dtype)
+            for part, like in zip(np.split(total, ends), shapes, strict=False)
+        ]
+
+
+def _written(state: Checkpoint) -> bytes:
+    file = io.BytesIO()
+    state.write_to(file)
+    return file.getvalue()
+
+
+def _is_loss(error: BaseException | None) -> bool:
+    """Return whether an error says that a rank was lost in an exchange."""
+    while error is not None:
+        if isinstance(error, PeerGone) or PeerGone.__name__ in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

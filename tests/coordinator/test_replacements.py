@@ -1,0 +1,191 @@
+"""A rank whose process has died is replaced while the others of its group keep theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from stories import Story, failure
+
+from gridflow import errors
+from gridflow._coordinator import events as ev
+from gridflow._coordinator.meetings import Meetings
+from gridflow._coordinator.phases import Phase
+from gridflow._spec.cluster import Task
+from gridflow._wire import commands, reports
+from gridflow._wire.ranks import INTRODUCTION, Meet
+
+TASKS = tuple(Task("worker", rank) for rank in range(3))
+
+
+def training(replacements=2, **options):
+    story = Story(
+        tasks=TASKS, strategy="multi_worker_mirrored", replacements=replacements, **options
+    )
+    return story.train()
+
+
+def dies(story, rank, **fields):
+    how = {"kind": "signal", "signal": "SIGKILL", **fields}
+    kind = how.pop("kind")
+    died = replace(
+        failure(rank, kind=kind, tasks=TASKS, generation=story.machine.generation), **how
+    )
+    return story.hears(rank, reports.Failed(died))
+
+
+def comes_back(story, rank):
+    story.hears(rank, reports.Ready(generation=story.machine.generation))
+    story.hears(rank, reports.StepsDue(True, True, generation=story.machine.generation))
+
+
+def test_all_ranks_of_the_group_hear_of_each_replacement():
+    story = training()
+    for view, rank in enumerate((1, 0), 1):
+        say, told = dies(story, rank)
+        assert f"worker:{rank}" in say.text
+        assert f"{view} of max_replacements=2" in say.text
+        assert told == ev.Send(commands.Replace(0, rank, view), (0, 1, 2))
+        comes_back(story, rank)
+    for rank in story.ranks:
+        story.hears(rank, reports.Succeeded(0, {}))
+    assert story.finished() == ev.Finish(None)
+    assert [each.failure for each in story.machine.attempts] == [None]
+
+
+@pytest.mark.parametrize("kind", ["exception", "data", "environment", "steps"])
+def test_what_a_new_process_would_meet_again_ends_the_group(kind):
+    story = training()
+    dies(story, 1, kind=kind, signal=None)
+    assert story.phase is Phase.COLLECTING
+
+
+def test_more_deaths_than_allowed_end_the_group():
+    story = training(1)
+    dies(story, 1)
+    comes_back(story, 1)
+    dies(story, 2)
+    assert story.phase is Phase.COLLECTING
+    story.wait(2)
+    assert story.finished().error.first.task == "worker:2"
+
+
+def test_a_program_that_ends_twice_in_the_same_way_ends_the_group():
+    story = training(5)
+    for code in (3, 4, 3):
+        assert story.phase is Phase.TRAINING
+        dies(story, 1, kind="exit", signal=None, exit_code=code)
+        comes_back(story, 1)
+    assert story.phase is Phase.COLLECTING
+
+
+def test_a_process_may_be_killed_twice():
+    story = training()
+    for _ in range(2):
+        dies(story, 1)
+        comes_back(story, 1)
+    assert story.phase is Phase.TRAINING
+
+
+def test_without_a_rank_that_knows_where_the_training_was_the_group_restarts():
+    story = training(3, restarts=1)
+    for rank in story.ranks:
+        dies(story, rank)
+    story.wait(2)
+    assert story.phase is Phase.CLEARING
+    for rank in story.ranks:
+        story.hears(rank, reports.Cleared(0))
+    assert isinstance(story.commands[-1], ev.StartGeneration)
+
+
+def test_the_death_is_the_cause_if_the_others_cant_go_on():
+    story = training()
+    dies(story, 1)
+    echo = failure(0, consequence=True, tasks=TASKS)
+    story.hears(0, reports.Failed(echo))
+    story.wait(2)
+    error = story.finished().error
+    assert type(error) is errors.TrainingFailed
+    assert [each.task for each in error.failures] == ["worker:1", "worker:0"]
+
+
+def test_once_the_new_process_makes_steps_the_death_is_forgotten():
+    story = training()
+    dies(story, 1)
+    comes_back(story, 1)
+    story.hears(2, reports.Failed(failure(2, tasks=TASKS)))
+    story.wait(2)
+    assert [each.task for each in story.finished().error.failures] == ["worker:2"]
+
+
+def test_a_new_process_that_doesnt_come_up_ends_the_group():
+    story = training()
+    dies(story, 1)
+    story.wait(101)
+    assert story.finished().error.first.task == "worker:1"
+
+
+def test_the_steps_of_a_group_that_forms_arent_waited_for():
+    story = training()
+    for rank in story.ranks:
+        story.hears(rank, reports.StepsDue(True, True, generation=0))
+    dies(story, 1)
+    story.wait(60)  # Deadlines.step is 50
+    assert story.phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize("end", ["lost", "returned"])
+def test_where_another_rank_is_gone_nobody_is_replaced(end):
+    story = training()
+    if end == "lost":
+        story(ev.AgentLost, story.machine.launch, 2, "its executor is gone")
+    else:
+        story.hears(2, reports.Succeeded(0, {}))
+    dies(story, 1)
+    assert story.phase is Phase.COLLECTING
+
+
+def test_agents_lost_with_their_hosts_arent_replaced():
+    story = training()
+    story(ev.AgentLost, story.machine.launch, 1, "its executor is gone")
+    assert story.phase is Phase.COLLECTING
+
+
+# Meetings -----------------------------------------------------------------------------------------
+
+
+def held(number, values, operation="all_gather"):
+    meetings = Meetings(0, range(3), [str(task) for task in TASKS], keeps=True)
+    for rank, value in enumerate(values):
+        meetings.came(rank, Meet(number, operation, value))
+    return meetings
+
+
+def test_a_new_process_hears_what_was_said_before():
+    meetings = held(1, "abc")
+    assert meetings.replaced(1, 1) == []
+    (answer,) = meetings.came(1, Meet(1, "all_gather", "b"))
+    assert (answer.rank, answer.command.values) == (1, ["a", "b", "c"])
+    assert meetings.came(1, Meet(2, "barrier", "")) == []
+
+
+def test_who_waits_for_a_rank_waits_for_its_new_process():
+    meetings = held(1, "ab")
+    meetings.replaced(1, 1)
+    assert meetings.came(2, Meet(1, "all_gather", "c")) == []
+    answers = meetings.came(1, Meet(1, "all_gather", "B"))
+    assert {each.rank for each in answers} == {0, 1, 2}
+    assert answers[0].command.values == ["a", "B", "c"]
+
+
+def test_each_group_has_an_introduction_of_its_own():
+    meetings = held(INTRODUCTION, "abc", "strategy")
+    meetings.replaced(1, 1)
+    meetings.came(0, Meet(INTRODUCTION, "strategy", "a", 1))
+    assert meetings.came(2, Meet(INTRODUCTION, "strategy", "late", 0)) == []
+    (told,) = meetings.replaced(2, 2)
+    assert (told.rank, told.command.problem) == (0, "another rank was lost meanwhile")
+    for rank in (0, 1):
+        assert meetings.came(rank, Meet(INTRODUCTION, "strategy", "x", 2)) == []
+    answers = meetings.came(2, Meet(INTRODUCTION, "strategy", "x", 2))
+    assert {each.rank for each in answers} == {0, 1, 2}

@@ -1,0 +1,167 @@
+"""A rank's process dies, and the others go on in theirs as soon as it has a new one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridflow import LocalLauncher, Restarts, SparkLauncher, TensorflowDistributor, TrainingFailed
+
+pytestmark = pytest.mark.slow
+
+WORKERS, BATCH, EPOCHS = 3, 8, 3
+#: Steps of an epoch: 200 rows.
+STEPS = 9
+_RNG = np.random.default_rng(0)
+X = _RNG.normal(size=(200, 4)).astype(np.float32)
+ROWS = {"x": X, "y": X[:, 0] ** 2}
+
+
+def train(ctx, deaths, folder, flavour="keras"):
+    """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps."""
+    import importlib
+
+    keras = importlib.import_module(flavour)
+    before = ctx.all_gather(os.getpid())
+    keras.utils.set_random_seed(3)
+    with ctx.strategy.scope():
+        layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.2, seed=5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.build((None, 4))
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+
+    class Dies(keras.callbacks.Callback):
+        done = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.done += 1
+            mark = Path(folder, f"{ctx.rank}-{self.done}")
+            if self.done in deaths.get(ctx.rank, ()) and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = functools.partial(ctx.dataset, batch_size=BATCH, features=["x"], label="y")
+    history = model.fit(
+        rows(shuffle=True),
+        validation_data=rows(),
+        epochs=EPOCHS,
+        verbose=0,
+        callbacks=[*ctx.callbacks(), Dies()],
+    )
+    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    return {
+        "before": before,
+        "after": ctx.all_gather(os.getpid()),
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "weights": weights,
+        "val_loss": history.history["val_loss"],
+        "epochs": [len(values) for values in history.history.values()],
+    }
+
+
+def run(function, *args, replacements=2, launcher=None, data=ROWS, workers=WORKERS, **options):
+    distributor = TensorflowDistributor(
+        workers,
+        "multi_worker_mirrored",
+        launcher=launcher or LocalLauncher(),
+        seed=1,
+        restarts=Restarts(max_replacements=replacements),
+        logs="none",
+        progress=False,
+        **options,
+    )
+    return distributor.run(function, *args, data={"train": data})
+
+
+def kept(value):
+    """Return the ranks that ended in the process in which they began."""
+    pairs = zip(value["before"], value["after"], strict=True)
+    return [rank for rank, (old, new) in enumerate(pairs) if old == new]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Give what a run returns in which nobody dies."""
+    return run(train, {}, str(tmp_path_factory.mktemp("marks")), replacements=0).value
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [{1: [5]}, {0: [STEPS]}, {0: [STEPS + 2], 2: [STEPS + 2]}],
+    ids=["in an epoch", "the chief, at an epoch's end", "two at once"],
+)
+def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
+    undisturbed, deaths, tmp_path
+):
+    result = run(train, deaths, str(tmp_path))
+    value = result.value
+    assert kept(value) == [rank for rank in range(WORKERS) if rank not in deaths]
+    assert value["iterations"] == undisturbed["iterations"] == EPOCHS * STEPS
+    np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
+    np.testing.assert_allclose(value["val_loss"], undisturbed["val_loss"], atol=1e-6)
+    assert value["epochs"] == [EPOCHS, EPOCHS]
+    assert [each.failure for each in result.attempts] == [None]
+    assert result.ledger.check() == []
+
+
+def test_executors_of_spark_keep_their_tasks(spark, tmp_path):
+    rows = [(x.tolist(), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)]
+    frame = spark.createDataFrame(rows, "x array<float>, y float")
+    options = {"launcher": SparkLauncher(spark), "data": frame, "workers": 2}
+    result = run(train, {0: [5]}, str(tmp_path), **options)
+    assert kept(result.value) == [1]
+    assert result.value["iterations"] == EPOCHS * math.ceil(len(rows) / (2 * BATCH))
+    assert result.ledger.check() == []
+
+
+def test_models_of_tf_keras_go_on(tmp_path):
+    value = run(train, {1: [5]}, str(tmp_path), "tf_keras").value
+    assert value["iterations"] == EPOCHS * STEPS
+    assert kept(value) == [0, 2]
+
+
+def test_a_program_that_exits_twice_alike_is_the_jobs_failure():
+    def fails(ctx):
+        import keras
+
+        with ctx.strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+
+        def exits(batch, logs):
+            if batch >= 2 and ctx.rank == 1:
+                os._exit(7)
+
+        rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y")
+        leaves = keras.callbacks.LambdaCallback(on_train_batch_end=exits)
+        model.fit(rows, verbose=0, callbacks=[*ctx.callbacks(), leaves])
+
+    with pytest.raises(TrainingFailed, match="exited with code 7") as caught:
+        run(fails, replacements=5)
+    assert caught.value.first.task == "worker:1"
+
+
+def test_what_cant_go_on_names_the_death_or_restarts_as_a_whole():
+    """Only fits go on: the others of a loop of one's own end, and then the group restarts."""
+
+    def loops(ctx):
+        import tensorflow as tf
+
+        for step in range(20):
+            if ctx.generation == 0 and ctx.rank == 1 and step == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ctx.strategy.reduce("SUM", tf.constant(1.0), axis=None)
+            time.sleep(0.02)
+        return ctx.generation
+
+    with pytest.raises(TrainingFailed, match="SIGKILL") as caught:
+        run(loops)
+    assert caught.value.first.task == "worker:1"
+    assert run(loops, max_restarts=1).value == 1
