@@ -225,9 +225,8 @@ def models_of_nobody(ctx, captured):
             mixed = made(ctx.strategy, layer)
             attempts["a layer of it"] = lambda mixed=mixed: mixed.fit(X, X[:, :1], verbose=0)
             attempts["captured"] = lambda: captured.fit(X, X[:, :1], verbose=0)
-            theirs = made(ctx.strategy)
-            theirs.compile(keras.optimizers.SGD(), "mse")
-            attempts["its optimizer"] = lambda theirs=theirs: theirs.fit(X, X[:, :1], verbose=0)
+            own, other = made(ctx.strategy), keras.optimizers.SGD()
+            attempts["its optimizer"] = lambda own=own, other=other: own.compile(other, "mse")
         for name, attempt in attempts.items():
             with pytest.raises(ValueError, match=r"with ctx\.strategy\.scope") as caught:
                 attempt()

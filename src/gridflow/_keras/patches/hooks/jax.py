@@ -13,11 +13,11 @@ import keras
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import (
+    compiling,
     evaluation_view,
     fits,
     group,
     group_evaluation,
-    returning,
     saving,
 )
 
@@ -124,7 +124,7 @@ def _predicting(model: Any, once: ArrayOnce | None) -> Iterator[None]:
 HOOKS: Final = (
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
     group_evaluation.hook(TRAINER, _evaluating, _predicting),
-    returning.hook(private_parts.base_trainer(), "keras"),
+    compiling.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )

@@ -11,13 +11,13 @@ import keras
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.hooks import (
+    compiling,
     empty_batches,
     fits,
     local_steps,
     one_replica,
     own_order,
     position,
-    returning,
     saving,
     scope,
     sent,
@@ -80,6 +80,7 @@ def _masked_moments(layer: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
 OF_GROUP: Final = (
     own_order.hook(trainer.TFEpochIterator, "class_weight", tf.random),
     position.hook("keras", trainer.TFEpochIterator),
+    compiling.hook(_BASE, "keras", compiling.check_optimizer),
     empty_batches.keras3_hook(TRAINER, _variables_of_metrics, _leave_statistics),
     *one_replica.HOOKS,
 )
@@ -87,7 +88,6 @@ HOOKS: Final = (
     tensorflow_evaluation.hook(TRAINER, _variables_of_metrics),
     *OF_GROUP,
     sent.hook(),
-    returning.hook(_BASE, "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
     scope.hook(TRAINER),

@@ -11,7 +11,6 @@ from gridflow._keras import runtime
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
-from gridflow._keras.results import flavour_of
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ def hook(cls: Any, *others: Callable[[], None]) -> Hook:
 def check(model: Any) -> None:
     """Reject a model that isn't the group's, unless it may be trained alone.
 
-    Raises `InvalidArgument`: The model, one of its layers, or the optimizer of a model of Keras 3
-        was created outside the group's strategy.
+    Raises `InvalidArgument`: The model, or one of its layers, was created outside the group's
+        strategy.
     """
     group = runtime.group()
     if group is None or not _is_shared(group) or runtime.is_alone():
@@ -61,8 +60,6 @@ def check(model: Any) -> None:
         )
     if strategy.num_replicas_in_sync > 1:
         _check_weights(model, strategy)
-        if flavour_of(model) == "keras":
-            _check_optimizer(model.optimizer, strategy)
 
 
 def _is_shared(strategy: Any) -> bool:
@@ -93,15 +90,6 @@ def _check_weights(model: Any, strategy: Any) -> None:
                 "strategy's scope, but the model inside it. Create all of its layers inside, "
                 f"{_INSIDE}."
             )
-
-
-def _check_optimizer(optimizer: Any, strategy: Any) -> None:
-    made_for = getattr(optimizer, "_distribution_strategy", None)
-    if made_for is not None and made_for is not strategy:
-        raise InvalidArgument(
-            "the optimizer was created outside the strategy's scope, but the model inside it. "
-            f"Create {type(optimizer).__name__} and compile inside, too: {_INSIDE}."
-        )
 
 
 def _weights(layer: Any) -> list[Any]:

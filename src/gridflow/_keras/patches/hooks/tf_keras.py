@@ -11,13 +11,13 @@ from tf_keras.src.layers.normalization import batch_normalization
 
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.hooks import (
+    compiling,
     empty_batches,
     fits,
     local_steps,
     one_replica_tf_keras,
     own_order,
     position,
-    returning,
     scope,
     tensorflow_evaluation,
     zipped,
@@ -63,12 +63,12 @@ OF_GROUP: Final = (
     ),
     own_order.hook(data_adapter.DataHandler, "shuffle", data_adapter.tf.random),
     position.hook("tf_keras", data_adapter.DataHandler),
+    compiling.hook(training.Model, "tf_keras", compiling.check_xla),
     *one_replica_tf_keras.HOOKS,
 )
 HOOKS: Final = (
     tensorflow_evaluation.hook(training.Model, _variables_of_metrics),
     *OF_GROUP,
-    returning.hook(training.Model, "tf_keras"),
     fits.hook(training.Model, callbacks.CallbackList),
     scope.hook(training.Model, local_steps.refuse),
     zipped.hook(),

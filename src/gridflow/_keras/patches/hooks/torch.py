@@ -20,11 +20,11 @@ from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.torch_groups import is_group
 from gridflow._keras.patches.hooks import (
+    compiling,
     fits,
     gradients,
     group,
     group_evaluation,
-    returning,
     saving,
 )
 from gridflow._keras.patches.methods import Layer, wrap
@@ -179,7 +179,7 @@ HOOKS: Final = (
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),
     ),
-    returning.hook(private_parts.base_trainer(), "keras"),
+    compiling.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )
