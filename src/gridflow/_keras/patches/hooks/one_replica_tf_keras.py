@@ -104,7 +104,10 @@ def _know_reductions() -> None:
 
 
 def _add_up_logs() -> None:
-    """Return those of all ranks from ``train_on_batch`` too: a step has its own rank's."""
+    """Return those of all replicas from ``train_on_batch`` and ``test_on_batch``.
+
+    A step has those of its rank; with TensorFlow's own strategies they would be added up.
+    """
     for name in ("train_on_batch", "test_on_batch"):
         _ask_the_metrics(name)
 
@@ -113,8 +116,7 @@ def _ask_the_metrics(name: str) -> None:
     parameters = inspect.signature(getattr(training.Model, name))
 
     def on_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = self.distribute_strategy
-        if not group.is_of(strategy) or strategy.num_replicas_in_sync == 1:
+        if self.distribute_strategy.num_replicas_in_sync == 1:
             return original(self, *args, **kwargs)
         given = parameters.bind(self, *args, **kwargs)
         as_dict = given.arguments.get("return_dict", False)
@@ -156,7 +158,7 @@ HOOKS: Final = tuple(
         "losses of float16 are scaled as in one process": _scale_parts,
         "losses divide by what counts on all ranks": _divide_by_all,
         "losses are means in steps of one's own": _know_reductions,
-        "logs of a batch are those of all ranks": _add_up_logs,
+        "logs of a batch are those of all replicas": _add_up_logs,
         "each rank has the predictions of all rows": _predict_for_all,
         "ranks may write to one path": _write_aside,
     }.items()
