@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY    := .venv/bin/python
 
-.PHONY: help setup torch connect sparks pythons hadoop kafka tables classes examples browser demo test test-all record quick lint conformance next matrix bench docs dist release clean
+.PHONY: help setup torch connect sparks pythons hadoop kafka tables classes examples browser demo test test-all record quick lint conformance simulate chaos next matrix bench docs dist release clean
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -101,6 +101,12 @@ lint: setup  ## ruff, mypy, and what may import what
 
 conformance: torch  ## Keras API x strategy x flavour against one process, max |dw| per cell
 	PYTHONPATH=tests $(PY) -m conformance.table
+
+simulate: setup  ## jobs in a simulated world, with the product's own decisions: 100,000 seeds; OPTIONS="--seed 7"
+	PYTHONPATH=tests $(PY) -m simulation $(OPTIONS)
+
+chaos: setup  ## real jobs whose processes are killed, stopped, starved: 200 runs, in the background; OPTIONS="--runs 10"
+	PYTHONPATH=tests $(PY) -m chaos $(OPTIONS)
 
 next: .venv/.ready jar  ## what the coming Keras, TensorFlow, JAX, pandas and Spark change, in one table; OPTIONS="keras jax"
 	@$(PY) scripts/next.py $(OPTIONS)

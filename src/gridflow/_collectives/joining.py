@@ -20,7 +20,7 @@ from gridflow._wire import psk_tls
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from gridflow._wire.psk_tls import Connection
@@ -73,20 +73,25 @@ class Joining:
         self._remote.close()
 
     def join(
-        self, everyone: Sequence[Announcement], seconds: float, timeout: float | None
+        self,
+        everyone: Sequence[Announcement],
+        seconds: float,
+        timeout: float | None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> HostGroup:
         """Return the group, once all are connected.
 
         `everyone`: By rank.
         `seconds`: Time limit for connecting.
         `timeout`: Time limit for each operation, in seconds.
+        `given_up`: Whether to wait no longer: a rank was lost that has yet to connect.
         Raises `PeerGone`: A rank doesn't connect.
         """
         hosts: dict[str, list[int]] = {}
         for rank, each in enumerate(everyone):
             hosts.setdefault(each.host, []).append(rank)
         ranks = hosts[self.mine.host]
-        limit = TimeLimit(seconds)
+        limit = TimeLimit(seconds, given_up)
         key = bytes.fromhex(everyone[0].key)
         with contextlib.ExitStack() as stack:
             found: dict[int, socket.socket] = {}
@@ -148,7 +153,7 @@ class _Visitor:
         threading.Event().wait()  # a door closes the connection of a thread that returns
 
     def wait(self, rank: int, limit: TimeLimit) -> Connection:
-        if not self._came.wait(limit.left) or self._connection is None:
+        if not limit.wait(self._came) or self._connection is None:
             raise PeerGone(
                 f"rank {rank}, on another host, did not connect within {limit.seconds:g} seconds."
             )

@@ -22,7 +22,7 @@ from gridflow._collectives.errors import PeerGone
 from gridflow._wire.acceptor import Acceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 #: A rank, and the proof that it knows the key.
 _HELLO: Final = struct.Struct("!I32s")
@@ -34,10 +34,13 @@ _LOOK_SECONDS: Final = 0.05
 
 
 class TimeLimit:
-    """A time limit for several steps, in seconds."""
+    """A time limit for several steps, in seconds.
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    `given_up`: Whether it is over before.
+    """
+
+    def __init__(self, seconds: float, given_up: Callable[[], bool] = lambda: False) -> None:
+        self.seconds, self._given_up = seconds, given_up
         self._end = time.monotonic() + seconds
 
     @property
@@ -47,7 +50,14 @@ class TimeLimit:
 
     @property
     def has_run_out(self) -> bool:
-        return time.monotonic() > self._end
+        return time.monotonic() > self._end or self._given_up()
+
+    def wait(self, event: threading.Event) -> bool:
+        """Wait for an event; return whether it came in time."""
+        while not event.wait(min(self.left, _LOOK_SECONDS)):
+            if self.has_run_out:
+                return event.is_set()
+        return True
 
 
 class Listener:
@@ -102,7 +112,7 @@ class Listener:
         if not ranks:
             return found
         acceptor = Acceptor(self._socket, meet, "gridflow-links", _HELLO_SECONDS)
-        all_came.wait(limit.left)
+        limit.wait(all_came)
         acceptor.close()
         if len(found) < len(ranks):
             for link in found.values():

@@ -593,6 +593,7 @@ class JobMachine:
             text = f"did not register within {limit:g} seconds (start_timeout)"
         else:
             missing = [r for r, member in enumerate(self._members) if not member.ready]
+            missing.sort(key=self._steps.is_absent)  # who only waits for others isn't the cause
             text = f"did not come up within {limit:g} seconds (start_timeout)"
         failures = [self._failure(rank, "start", text) for rank in missing]
         self.failures.extend(failures)

@@ -85,7 +85,7 @@ class Meetings:
         if report.generation != self._generation or rank not in self._members:
             return []
         if report.view != self._view and report.number == INTRODUCTION:
-            return []  # it has yet to hear of the group that forms
+            return [Answer(rank, self._another_lost)]
         if report.number in self._past:
             return [Answer(rank, self._past[report.number])]
         meeting = self._open.setdefault(report.number, _Meeting(report.operation))
@@ -124,9 +124,12 @@ class Meetings:
         for meeting in self._open.values():  # it will come again
             meeting.values.pop(rank, None)
             meeting.answered.discard(rank)
-        told = commands.Met(self._generation, INTRODUCTION, [], "another rank was lost meanwhile")
         waiting = () if was is None else was.values.keys() - was.answered - {rank}
-        return [Answer(each, told) for each in sorted(waiting)]
+        return [Answer(each, self._another_lost) for each in sorted(waiting)]
+
+    @property
+    def _another_lost(self) -> commands.Met:
+        return commands.Met(self._generation, INTRODUCTION, [], "another rank was lost meanwhile")
 
     def _keep(self, told: commands.Met) -> None:
         if not self._keeps:

@@ -80,6 +80,10 @@ class StepWatch:
         else:
             self._absent.pop(rank, None)
 
+    def is_absent(self, rank: int) -> bool:
+        """Return whether a rank doesn't take part in steps: it waits elsewhere, or is done."""
+        return rank in self._absent
+
     def check(self, at: float) -> Ask | Stuck | None:
         """Return what to do about ranks that make no steps."""
         late = self._late.due(at)

@@ -25,11 +25,15 @@ _NOTICE_SECONDS: Final = 5.0
 
 @contextlib.contextmanager
 def announced(
-    process: TaskProcess, gpus: Sequence[str], view: int = 0
+    process: TaskProcess,
+    gpus: Sequence[str],
+    view: int = 0,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[Callable[[], tuple[HostGroup, list[list[str]]]]]:
     """Announce this rank to the others.
 
     `view`: The number of the group that forms, if it isn't the generation's first one.
+    `given_up`: Whether to wait no longer, as another group forms.
 
     Yields a function that waits for all ranks, and returns their group and the GPUs of each.
     """
@@ -42,7 +46,7 @@ def announced(
             given = process.training.distribution.communication
             limit = None if given is None else given.timeout_seconds
             announcements = [Announcement(**each) for _, each in everyone]
-            group = joining.join(announcements, process.spec.start_timeout, limit)
+            group = joining.join(announcements, process.spec.start_timeout, limit, given_up)
             return group, [each for each, _ in everyone]
 
         yield meet
@@ -71,7 +75,7 @@ def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
             # Another rank may be lost meanwhile.
             with (
                 contextlib.suppress(PeerGone, BrokenBarrier, BarrierTimeout),
-                announced(process, (), at) as meet,
+                announced(process, (), at, has_changed) as meet,
             ):
                 return meet()[0]
         return None

@@ -1,0 +1,1 @@
+"""Real jobs whose processes are killed, stopped, starved and denied disks: ``python -m chaos``."""
