@@ -117,7 +117,8 @@ def processes(name: str) -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if name in each.cmdline() and each.status() != psutil.STATUS_ZOMBIE:
+            # A process that was forked has its command line as one word.
+            if name in " ".join(each.cmdline()) and each.status() != psutil.STATUS_ZOMBIE:
                 found.append(each)
     return sorted(found, key=lambda each: each.pid)
 

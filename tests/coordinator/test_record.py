@@ -23,7 +23,7 @@ from gridflow._wire.failures import Attempt, TaskFailure
 from gridflow._wire.reports import Progress
 
 LOST = TaskFailure("worker:1", "host-7", "lost", "its executor is gone", log_tail=("x",))
-ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5)))
+ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5), (LOST,)))
 
 
 @pytest.fixture
@@ -69,12 +69,14 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
                 "seconds": 2.0,
                 "resumed_at": None,
                 "failure": "worker:1: its executor is gone",
+                "replaced": [],
             },
             {
                 "generation": 1,
                 "seconds": 3.25,
                 "resumed_at": {"fit": 0, "epoch": 1, "step": 5},
                 "failure": None,
+                "replaced": ["worker:1: its executor is gone"],
             },
         ],
         "preemptions": 0,

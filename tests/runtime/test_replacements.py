@@ -108,6 +108,9 @@ def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
     np.testing.assert_allclose(value["val_loss"], undisturbed["val_loss"], atol=1e-6)
     assert value["epochs"] == [EPOCHS, EPOCHS]
     assert [each.failure for each in result.attempts] == [None]
+    lost = [failure for each in result.attempts for failure in each.replaced]
+    assert sorted(each.task for each in lost) == [f"worker:{rank}" for rank in sorted(deaths)]
+    assert {each.signal for each in lost} == {"SIGKILL"}
     assert result.ledger.check() == []
 
 

@@ -289,6 +289,7 @@ class JobRun:
             epochs=len(history),
             history=last_history(history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
+            replaced=tuple(self._machine.replaced),
             tensorboard_url=self._desk.tensorboard_url,
             data_service=self._data_service_uses(),
             bottleneck="" if (found := self._bottleneck()) is None else found.sentence,

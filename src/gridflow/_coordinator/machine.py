@@ -646,7 +646,9 @@ class JobMachine:
         return [a.failure for a in self.attempts[-1:] if a.failure is not None]
 
     def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
-        self.attempts.append(Attempt(self.generation, at - self._generation_began, failure))
+        lasted = at - self._generation_began
+        replaced = tuple(each for each in self.replaced if each.generation == self.generation)
+        self.attempts.append(Attempt(self.generation, lasted, failure, replaced=replaced))
 
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
         """Return the failure for a lost agent, whether or not its loss was announced."""

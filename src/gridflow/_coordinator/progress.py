@@ -64,6 +64,8 @@ class JobReport:
         Losses and metrics of those epochs; of the last ``fit``, if there were several.
     failures : tuple of TaskFailure
         The failures that caused the restarts.
+    replaced : tuple of TaskFailure
+        Why processes of workers were replaced while the others went on.
     tensorboard_url : str or None
     data_service : mapping of str to DataServiceUse
         By task; those that read through `TrainingContext.data_service`.
@@ -81,6 +83,7 @@ class JobReport:
     tensorboard_url: str | None
     data_service: Mapping[str, DataServiceUse] = field(default_factory=dict)
     bottleneck: str = ""
+    replaced: tuple[TaskFailure, ...] = ()
 
     @property
     def preemptions(self) -> int:

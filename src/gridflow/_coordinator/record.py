@@ -122,6 +122,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "seconds": round(attempt.seconds, 3),
         "resumed_at": attempt.resumed_at and attempt.resumed_at.to_dict(),
         "failure": attempt.failure and f"{attempt.failure.task}: {attempt.failure.summary}",
+        "replaced": [f"{failure.task}: {failure.summary}" for failure in attempt.replaced],
     }
 
 
@@ -215,4 +216,5 @@ def _read_attempt(fields: dict[str, Any]) -> Attempt:
         fields["seconds"],
         None if failure is None else TaskFailure.from_dict(failure),
         None if place is None else Place(*place),
+        tuple(map(TaskFailure.from_dict, fields.get("replaced", ()))),
     )

@@ -96,6 +96,7 @@ class RecordedRun:
             epochs=len(self._outcome.history),
             history=last_history(self._outcome.history),
             failures=tuple(each.failure for each in attempts if each.failure),
+            replaced=tuple(failure for each in attempts for failure in each.replaced),
             tensorboard_url=None,
         )
 

@@ -62,16 +62,18 @@ def error_view(error: BaseException) -> str:
 
 def attempts_view(attempts: Sequence[Attempt]) -> str:
     """Return a row for each generation, if there were several, and what ended them."""
-    if len(attempts) < 2:  # noqa: PLR2004 (one says nothing that isn't known)
-        return ""
+    if len(attempts) < 2 and not any(each.replaced for each in attempts):  # noqa: PLR2004
+        return ""  # one says nothing that isn't known
     rows = (
         [
             each.generation,
             f"{each.seconds:.1f} s",
             "the beginning" if each.resumed_at is None else str(each.resumed_at),
+            ", ".join(failure.task for failure in each.replaced),
             "" if each.failure is None else each.failure.task,
         ]
         for each in attempts
     )
-    shown = markup.table(["generation", "ran", "started from", "ended by"], rows)
-    return shown + failures_view(each.failure for each in attempts if each.failure)
+    shown = markup.table(["generation", "ran", "started from", "replaced", "ended by"], rows)
+    failures = [each for one in attempts for each in (*one.replaced, one.failure) if each]
+    return shown + failures_view(failures)

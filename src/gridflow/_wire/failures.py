@@ -137,12 +137,16 @@ class Attempt:
         What ended it; None if it succeeded.
     resumed_at : Place or None
         Fit, epoch and step of the checkpoint that it resumed from; None for a fresh start.
+    replaced : tuple of TaskFailure
+        Why processes of workers were replaced while the others went on
+        (``Restarts(max_replacements=)``).
     """
 
     generation: int
     seconds: float
     failure: TaskFailure | None = None
     resumed_at: Place | None = None
+    replaced: tuple[TaskFailure, ...] = ()
 
     @property
     def is_preempted(self) -> bool:
