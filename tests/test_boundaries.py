@@ -15,6 +15,7 @@ import pytest
 import gridflow
 from gridflow._spec import backends, strategies
 from gridflow._training.modes.base import Mode
+from gridflow.deploy import TARGETS, get_target
 
 ROOT = Path(gridflow.__file__).parent
 TREES = {
@@ -78,6 +79,13 @@ PRIVATE = {
     "_sc": "Spark's",
     "_set": "Spark's: sets Params by name",
     "_wait": "gridflow's own, of a handle",
+}
+#: Which target it is, is asked only here beside the targets' own modules, and why.
+TARGETS_NAMED = {
+    "deploy/capabilities.py": "'tensorboard' is a section of a job",
+    "deploy/description/loading.py": "'tensorboard' is a section of a job",
+    "deploy/distributed.py": "the table of those whose jobs run in this process",
+    "deploy/drivers/in_process.py": "which launcher those have",
 }
 READS_BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
 
@@ -223,6 +231,32 @@ def test_a_strategy_or_backend_is_asked_and_not_compared():
 
 def test_places_that_may_name_strategies_and_backends_do():
     assert [path for path in NAMED if not compares_names(TREES[path])] == []
+
+
+def test_a_target_is_asked_and_not_compared():
+    # Ask gridflow.deploy.Target: what differs between targets is in its subclass.
+    names = {*TARGETS, *(get_target(name).form for name in TARGETS)}
+    found = {
+        path: [f"line {line}: {text!r}" for line, text in compared(tree) if text in names]
+        for path, tree in TREES.items()
+        if path.startswith("deploy/") and not path.startswith("deploy/targets/")
+    }
+    assert {path for path, lines in found.items() if lines} == TARGETS_NAMED.keys()
+
+
+def test_a_targets_files_are_few():
+    # The class of its section and the table of targets have the name, its own file has the rest.
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if re.search(r"\bmarathon\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    ]
+    assert sorted(found) == [
+        "deploy/__init__.py",
+        "deploy/description/description.py",
+        "deploy/targets/marathon.py",
+        "deploy/targets/registry.py",
+    ]
 
 
 def test_each_strategy_and_backend_has_its_facts_and_its_mode():

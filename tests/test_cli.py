@@ -20,8 +20,8 @@ from standin import Kubernetes, MarathonServer, configured, looking_often, put_d
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import TARGETS
-from gridflow.deploy.drivers.compose import ComposeDriver
-from gridflow.deploy.drivers.marathon import MarathonDriver
+from gridflow.deploy.targets.compose import ComposeDriver
+from gridflow.deploy.targets.marathon import MarathonDriver
 from suite.disk import files_of_at_most
 
 JOB = """\

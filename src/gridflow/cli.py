@@ -169,7 +169,7 @@ def _add_documents(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
         ("data", "a folder, pvc:CLAIM, a URL, or none; the program finds it in $DATA"),
     ):
         parser.add_argument(f"--{option}", help=text)
-    _calls(parser, module, "init")
+    _calls(parser, "gridflow.deploy.asking", "init")
     parser = add("render", help="print a target's documents")
     _job(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="write one file for each document")
@@ -371,12 +371,12 @@ def _add_completion(subcommands: Subparsers[argparse.ArgumentParser]) -> None:
 def _complete(arguments: argparse.Namespace) -> int:
     import shtab
 
-    from gridflow.deploy.targets.registry import TARGETS
+    from gridflow.deploy.targets.registry import names
 
     parser = make_parser()
     for action in _actions(parser):
         if "--target" in action.option_strings:
-            action.choices = tuple(TARGETS)  # which no other subcommand need import
+            action.choices = names()  # which no other subcommand need import
         elif action.metavar == "DIR" or action.dest == "dir":
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif action.metavar in {"FILE", "job.yaml"} or action.dest in _FILES:

@@ -46,6 +46,7 @@ SHOW = "import os; print(os.environ['TF_CONFIG'])"
         ({"REPLICATED_JOB_NAME": "node", "JOB_COMPLETION_INDEX": "0"}, "chief:0"),
         ({"GRIDFLOW_ROLE": "worker", "VC_TASK_INDEX": "1", "VK_TASK_INDEX": "1"}, "worker:1"),
         ({"MARATHON_APP_ID": "/flights/worker-1", "HOST": "h", "PORT0": "1"}, "worker:1"),
+        ({"GRIDFLOW_TASK_FROM": "AZ_BATCH_TASK_ID", "AZ_BATCH_TASK_ID": "worker-1"}, "worker:1"),
         ({"GRIDFLOW_ROLE": "evaluator", "GRIDFLOW_INDEX": "0"}, "evaluator:0"),
     ],
 )

@@ -15,7 +15,6 @@ from launching import ENDING, finished
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy import Gang, JobError, Role, SecretKey, Secrets, get_target, render
-from gridflow.deploy.running import begun
 
 #: Where `gridflow launch` restarts the program inside its container.
 INSIDE = ("local", "docker", "compose", "swarm", "tfjob", "marathon")
@@ -289,6 +288,9 @@ def test_deadline(target):
 
 
 def test_run_notes_when_a_job_begins_whose_pods_are_started_again():
+    def begun(job, target, now):
+        return get_target(target).begun(job, now)
+
     job = flights(deadline=60, annotations={"note": "x"})
     assert begun(job, "jobset", 1234.5).annotations == {"note": "x", "gridflow/began": "1234"}
     assert begun(job, "volcano", 1234.5).annotations["gridflow/began"] == "1234"

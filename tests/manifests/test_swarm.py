@@ -34,11 +34,10 @@ from gridflow.deploy import (
     load_job,
     parse_job,
     render,
-    schemas,
     validate,
 )
-from gridflow.deploy.drivers import swarm
 from gridflow.deploy.inside.identity import identify
+from gridflow.deploy.targets import swarm
 from gridflow.errors import InvalidArgument
 from suite.waiting import wait_for
 
@@ -122,7 +121,7 @@ def test_validate_finds_what_dockers_own_schema_refuses(path, value, where, monk
 
 def test_without_docker_and_schema_validate_says_that_only_rules_were_checked(monkeypatch):
     monkeypatch.delenv("GRIDFLOW_SCHEMAS", raising=False)
-    monkeypatch.setattr(schemas, "_has_stack_config", lambda: False)
+    monkeypatch.setattr(swarm, "_has_stack_config", lambda: False)
     (note,) = validate("swarm", yaml.safe_dump(stack())).notes
     assert "it was only linted" in note
 

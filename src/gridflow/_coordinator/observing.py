@@ -6,11 +6,11 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator.outlet import Outlet
-from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow._spec.brought import load
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,13 +160,7 @@ def observers_of(given: Any) -> tuple[Observer, ...]:
 
 def _observer(given: Any) -> Observer:
     if isinstance(given, str):
-        known = {each.name: each for each in entry_points(group=GROUP)}
-        if given not in known:
-            there = ", ".join(sorted(known)) or "no package brings any"
-            raise InvalidArgument(
-                f"unknown observer {given!r}; supported: {there}.{did_you_mean(given, known)}"
-            )
-        given = known[given].load()()
+        given = load("observer", given, GROUP)()
     if isinstance(given, type) or not all(callable(getattr(given, n, None)) for n in _METHODS):
         raise InvalidArgument(
             "observers= takes objects whose classes inherit gridflow.observers.Observer, such as "

@@ -6,10 +6,11 @@ A package adds one with an entry point of the group ``gridflow.launchers``. Its 
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow._spec.brought import load
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from gridflow._launch.base import Launcher
@@ -43,13 +44,7 @@ def launcher_of(given: Any) -> Launcher | None:
     if given is None:
         return None
     if isinstance(given, str):
-        known = {each.name: each for each in (*entry_points(group=GROUP), *_OURS)}
-        if given not in known:
-            raise InvalidArgument(
-                f"unknown launcher {given!r}; supported: {', '.join(sorted(known))}."
-                f"{did_you_mean(given, known)}"
-            )
-        given = known[given].load()()
+        given = load("launcher", given, GROUP, _OURS)()
     missing = [name for name in ("for_job", "place", "launch") if not hasattr(given, name)]
     if missing or isinstance(given, type):
         raise InvalidArgument(

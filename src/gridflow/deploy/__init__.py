@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from gridflow._lazy import lazily
 
 if TYPE_CHECKING:
-    from gridflow.deploy.description.description import Job
+    from gridflow.deploy.description.description import Job, Marathon, Spark
     from gridflow.deploy.description.loading import load_job, parse_job
     from gridflow.deploy.description.parts import (
         Credentials,
@@ -45,17 +45,15 @@ if TYPE_CHECKING:
     from gridflow.deploy.description.problems import JobError, Problem
     from gridflow.deploy.description.services import (
         Batching,
-        Marathon,
         Model,
         Notebook,
         Serve,
-        Spark,
     )
     from gridflow.deploy.description.services import (
         TensorBoardSection as TensorBoard,
     )
-    from gridflow.deploy.rendering import Explanation, Rendering, explain, render
-    from gridflow.deploy.targets.base import Document, Target
+    from gridflow.deploy.rendering import Explanation, explain, render
+    from gridflow.deploy.targets.base import Document, Rendering, Target
     from gridflow.deploy.targets.registry import TARGETS, get_target
     from gridflow.deploy.validation import Validation, validate
 
@@ -68,18 +66,18 @@ _HOMES: Final = {
     "GcsCredentials": "description.parts",
     "Job": "description.description",
     "JobError": "description.problems",
-    "Marathon": "description.services",
+    "Marathon": "description.description",
     "Model": "description.services",
     "Notebook": "description.services",
     "Problem": "description.problems",
-    "Rendering": "rendering",
+    "Rendering": "targets.base",
     "Resources": "description.parts",
     "Role": "description.parts:RoleSection",
     "S3Credentials": "description.parts",
     "SecretKey": "description.parts",
     "Secrets": "description.parts",
     "Serve": "description.services",
-    "Spark": "description.services",
+    "Spark": "description.description",
     "TARGETS": "targets.registry",
     "Target": "targets.base",
     "TensorBoard": "description.services:TensorBoardSection",

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._files.replacing import replacing
 from gridflow._spec.backends import BACKENDS
 from gridflow._spec.printable import is_terminal
 from gridflow._spec.roles import CHIEF, PS, WORKER
 from gridflow.deploy.description.loading import parse_job
-from gridflow.deploy.description.problems import JobError
+from gridflow.deploy.description.problems import JobError, Problem
+from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.distributed import DRIVEN, cannot
 from gridflow.deploy.emit import to_yaml
 from gridflow.deploy.inside.terminal import paint
 from gridflow.deploy.rendering import inexpressible
-from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.deploy.targets.registry import get_target, names
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping
 
     from gridflow.deploy.targets.base import Target
@@ -35,7 +41,7 @@ _CLAIM: Final = "pvc:"
 _HEAD: Final = "# From gridflow init. All other fields, explained: gridflow init < /dev/null\n"
 #: Targets for jobs that train: those with a command.
 TRAINING_TARGETS: Final = tuple(
-    dict.fromkeys((*DRIVEN, *(name for name in TARGETS if "command" in get_target(name).needs)))
+    dict.fromkeys((*DRIVEN, *(name for name in names() if get_target(name).trains)))
 )
 
 
@@ -186,9 +192,9 @@ def text_of(answers: Answers) -> str:
 
 def next_step(target: str, path: str) -> str:
     """Return the command that starts the job."""
-    if target in DRIVEN or get_target(target).form != "script":
+    if target in DRIVEN:
         return f"gridflow run -t {target} {path}"
-    return f"gridflow render -t {target} {path} | sh"
+    return get_target(target).next_step(path)
 
 
 def _data(answers: Answers, env: dict[str, str]) -> list[dict[str, str]]:
@@ -208,3 +214,39 @@ def _data(answers: Answers, env: dict[str, str]) -> list[dict[str, str]]:
 def _place(answers: Answers) -> Target:
     target = answers["target"]
     return get_target(DRIVEN.get(target, target))
+
+
+def init(arguments: argparse.Namespace) -> int:
+    """Print or write a job.yaml: an annotated template, or made from answers to questions."""
+    file: str | None = arguments.file
+    if file is not None and (reason := _exists(file)):
+        raise JobError([Problem("", reason, file)])
+    given = {
+        question.name: answer
+        for question in QUESTIONS
+        if (answer := getattr(arguments, question.name)) is not None
+    }
+    text, following = TEMPLATE, ""
+    if given or can_ask():
+        answers = answered(given)
+        if file is None and can_ask() and is_terminal(sys.stdout):
+            file = ask("File", "job.yaml", _exists)
+        text, following = text_of(answers), next_step(answers["target"], file or "job.yaml")
+    if file is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        with replacing(Path(file)) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise JobError([Problem("", f"can't be written: {error}", file)]) from error
+    sys.stderr.write(f"wrote {file}{following and f'; start it with: {following}'}\n")
+    return 0
+
+
+def _exists(file: str) -> str:
+    """Return why a new file can't be created; empty if it can."""
+    if not os.path.lexists(file):
+        return ""
+    error = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
+    return f"can't be written: {error}"

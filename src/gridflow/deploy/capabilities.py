@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
+from gridflow.deploy.description.description import RUN_AS_USER, SIDES, START_TIMEOUT
 from gridflow.deploy.description.parts import GPU_RESOURCE
 
 if TYPE_CHECKING:
@@ -73,18 +73,8 @@ FEATURES: Final = {
     "serve.batching": "request batching",
     "serve.monitoring": "Prometheus metrics",
     "serve.replicas": "the number of servers",
-    "notebook": "a notebook server",
-    "spark": "the Spark section",
-    "marathon": "the Marathon section",
+    **{name: side.title for name, side in SIDES.items() if side.title},
     "overrides": "changes merged into the documents",
-}
-
-#: Sections that only the named targets render; all other targets ignore them.
-SIDES: Final = {
-    "serve": "serving, kserve",
-    "notebook": "notebook",
-    "spark": "sparkapplication, spark-submit-*",
-    "marathon": "marathon",
 }
 
 
@@ -185,8 +175,8 @@ def _sides(job: Job) -> Iterator[tuple[str, str]]:
             if getattr(job.serve, name):
                 yield f"serve.{name}", f"serve.{name}"
         yield "serve.replicas", "serve.replicas"
-    for name in ("notebook", "spark", "marathon"):
-        if getattr(job, name):
+    for name, side in SIDES.items():
+        if side.title and getattr(job, name):
             yield name, name
     if job.overrides:
         yield "overrides", "overrides"

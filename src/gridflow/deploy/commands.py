@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
-import os
 import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow._files.replacing import replacing
-from gridflow._spec.printable import is_terminal
-from gridflow.deploy.asking import QUESTIONS, answered, ask, can_ask, next_step, text_of
 from gridflow.deploy.description.loading import load_with_places
 from gridflow.deploy.description.problems import JobError, Problem
-from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import Node, assign, plain_value
 from gridflow.deploy.inside.terminal import paint
-from gridflow.deploy.rendering import Rendering, explain, render
-from gridflow.deploy.targets.base import write_all
-from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.deploy.rendering import explain, render
+from gridflow.deploy.targets.base import Rendering, write_all
+from gridflow.deploy.targets.registry import get_target, names
 from gridflow.deploy.validation import validate
 
 if TYPE_CHECKING:
@@ -60,7 +54,7 @@ def rendered(
 
 def targets(arguments: argparse.Namespace) -> int:
     """List the targets."""
-    titles = {name: get_target(name).title for name in TARGETS}
+    titles = {name: get_target(name).title for name in names()}
     if arguments.json:
         sys.stdout.write(json.dumps(titles, indent=2) + "\n")
     else:
@@ -68,42 +62,6 @@ def targets(arguments: argparse.Namespace) -> int:
         for name, title in titles.items():
             sys.stdout.write(f"{name:<{width}}  {title}\n")
     return 0
-
-
-def init(arguments: argparse.Namespace) -> int:
-    """Print or write a job.yaml: an annotated template, or made from answers to questions."""
-    file: str | None = arguments.file
-    if file is not None and (reason := _exists(file)):
-        raise JobError([Problem("", reason, file)])
-    given = {
-        question.name: answer
-        for question in QUESTIONS
-        if (answer := getattr(arguments, question.name)) is not None
-    }
-    text, following = TEMPLATE, ""
-    if given or can_ask():
-        answers = answered(given)
-        if file is None and can_ask() and is_terminal(sys.stdout):
-            file = ask("File", "job.yaml", _exists)
-        text, following = text_of(answers), next_step(answers["target"], file or "job.yaml")
-    if file is None:
-        sys.stdout.write(text)
-        return 0
-    try:
-        with replacing(Path(file)) as beside:
-            beside.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise JobError([Problem("", f"can't be written: {error}", file)]) from error
-    sys.stderr.write(f"wrote {file}{following and f'; start it with: {following}'}\n")
-    return 0
-
-
-def _exists(file: str) -> str:
-    """Return why a new file can't be created; empty if it can."""
-    if not os.path.lexists(file):
-        return ""
-    error = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
-    return f"can't be written: {error}"
 
 
 def render_job(arguments: argparse.Namespace) -> int:

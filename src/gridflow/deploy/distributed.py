@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.option_groups import Deadlines, LaunchOptions, Programs
@@ -26,9 +25,7 @@ _DISTRIBUTOR_CAN: Final = frozenset({"resources.gpu"})
 
 def cannot(job: Job, target: str) -> list[Problem]:
     """Return the fields in use that ``gridflow run`` can't apply on a target, with the reason."""
-    nearest = get_target(DRIVEN[target])
-    reasons = {key: why for key, why in nearest.cannot.items() if key not in _DISTRIBUTOR_CAN}
-    return inexpressible(job, dataclasses.replace(nearest, name=target, cannot=reasons))
+    return inexpressible(job, get_target(DRIVEN[target]), name=target, but=_DISTRIBUTOR_CAN)
 
 
 def distributor_options(job: Job) -> dict[str, Any]:

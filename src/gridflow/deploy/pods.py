@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gridflow._spec.tf_config import role_variables
+from gridflow.deploy.targets.base import Document
 from gridflow.deploy.task_start import kubernetes_text, program_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.parts import Resources, Toleration, Volume
-    from gridflow.deploy.kinds import (
-        Amounts,
-        Container,
-        Env,
-        Metadata,
-        Mount,
-        Object,
-        PodSpec,
-        PodTemplate,
-    )
     from gridflow.deploy.task_start import News
 
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
@@ -54,7 +45,7 @@ def selector(job: Job, component: str | None = None) -> dict[str, str]:
     return {**labels, COMPONENT: component} if component else labels
 
 
-def metadata(job: Job, name: str, component: str | None = None) -> Metadata:
+def metadata(job: Job, name: str, component: str | None = None) -> dict[str, Any]:
     """Return the metadata for an object of the job."""
     return {
         "name": name,
@@ -63,31 +54,31 @@ def metadata(job: Job, name: str, component: str | None = None) -> Metadata:
     }
 
 
-def env_list(env: dict[str, str]) -> list[Env]:
+def env_list(env: dict[str, str]) -> list[dict[str, Any]]:
     """Return variables in Kubernetes' form."""
     return [{"name": name, "value": kubernetes_text(value)} for name, value in env.items()]
 
 
-def key_env(name: str, secret: str, key: str) -> Env:
+def key_env(name: str, secret: str, key: str) -> dict[str, Any]:
     """Return a variable whose value is a key of a secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
-def field_env(name: str, path: str) -> Env:
+def field_env(name: str, path: str) -> dict[str, Any]:
     """Return a variable whose value is a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def began_env(job: Job) -> tuple[Env, ...]:
+def began_env(job: Job) -> tuple[dict[str, Any], ...]:
     """Return the variable with the job's first start time, for jobs with a deadline."""
     if job.deadline is None:
         return ()
     return (field_env("GRIDFLOW_BEGAN", f"metadata.annotations['{BEGAN}']"),)
 
 
-def credential_env(job: Job) -> list[Env]:
+def credential_env(job: Job) -> list[dict[str, Any]]:
     """Return the variables through which TensorFlow and boto find credentials for buckets."""
-    env: list[Env] = []
+    env: list[dict[str, Any]] = []
     if job.credentials.gcs:
         place = f"{GCS_DIRECTORY}/{job.credentials.gcs.key}"
         env.append({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": place})
@@ -111,7 +102,7 @@ def s3_settings(job: Job) -> dict[str, str]:
     return settings
 
 
-def resources(wanted: Resources) -> Amounts:
+def resources(wanted: Resources) -> dict[str, Any]:
     """Return resource requests and limits.
 
     Cores have a request but no limit: a limit would throttle TensorFlow's threads without freeing
@@ -124,20 +115,22 @@ def resources(wanted: Resources) -> Amounts:
         amounts["requests"]["memory"] = amounts["limits"]["memory"] = wanted.memory
     if wanted.gpu:
         amounts["limits"][wanted.gpu_resource] = wanted.gpu
-    return cast("Amounts", {key: value for key, value in amounts.items() if value})
+    return {key: value for key, value in amounts.items() if value}
 
 
-def volumes(job: Job, *, looks_on: bool = False) -> tuple[list[dict[str, Any]], list[Mount]]:
+def volumes(
+    job: Job, *, looks_on: bool = False
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a pod's volumes and its container's mounts.
 
     ``looks_on`` is for containers that only read training results and only write to ``/tmp``.
     """
     sources: list[dict[str, Any]] = []
-    mounts: list[Mount] = []
+    mounts: list[dict[str, Any]] = []
 
     def add(source: dict[str, Any], path: str, *, read_only: bool) -> None:
         sources.append(source)
-        mount: Mount = {"name": source["name"], "mountPath": path}
+        mount: dict[str, Any] = {"name": source["name"], "mountPath": path}
         if read_only:
             mount["readOnly"] = True
         mounts.append(mount)
@@ -238,7 +231,7 @@ def box_security(user: int, *, read_only: bool = False) -> dict[str, Any]:
 
 def task_env(
     job: Job, role: str, cluster: dict[str, list[str]] | None, news: News | None
-) -> list[Env]:
+) -> list[dict[str, Any]]:
     """Return a task's variables; the target provides its index."""
     start = role_variables(role, None, cluster) if cluster is not None else {}
     start |= news.variables() if news and role in news else {}
@@ -258,8 +251,8 @@ def task_pod(
     news: News | None = None,
     restart: Literal["Never", "OnFailure"] | None = "Never",
     subdomain: str | None = None,
-    extra_env: tuple[Env, ...] = (),
-) -> PodTemplate:
+    extra_env: tuple[dict[str, Any], ...] = (),
+) -> dict[str, Any]:
     """Return the template of a role's pods.
 
     `words` (list of str): The command up to the user's program.
@@ -294,19 +287,19 @@ def task_pod(
     if subdomain:
         spec["subdomain"] = subdomain
     spec |= placement(job, wanted) | pod_security(job.run_as_user)
-    spec["containers"] = [cast("Container", box)]
+    spec["containers"] = [box]
     if sources:
         spec["volumes"] = sources
-    about: Metadata = {
+    about: dict[str, Any] = {
         "labels": {**NO_SIDECAR, **job.labels, **names(job, role)},
         "annotations": {**NO_SIDECAR, **job.annotations},
     }
-    return {"metadata": about, "spec": cast("PodSpec", spec)}
+    return {"metadata": about, "spec": spec}
 
 
 def service(
     job: Job, name: str, ports: dict[str, int], component: str | None, *, headless: bool = False
-) -> Object:
+) -> Document:
     """Return a Service for the pods of the job, or of one component."""
     spec: dict[str, Any] = {}
     if headless:
@@ -314,5 +307,10 @@ def service(
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     spec["selector"] = selector(job, component)
     spec["ports"] = [{"name": n, "port": port, "targetPort": port} for n, port in ports.items()]
-    about = metadata(job, name, component)
-    return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}
+    return object_document("v1", "Service", metadata(job, name, component), spec=spec)
+
+
+def object_document(version: str, kind: str, about: dict[str, Any], **fields: Any) -> Document:
+    """Return a Kubernetes object as a document, named by kind and name."""
+    tree = {"apiVersion": version, "kind": kind, "metadata": about, **fields}
+    return Document(f"{kind.lower()}-{about['name']}.yaml", tree)

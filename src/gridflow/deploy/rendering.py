@@ -8,47 +8,14 @@ from typing import TYPE_CHECKING
 from gridflow._spec.roles import ROLES
 from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.problems import JobError, Problem
-from gridflow.deploy.emit import to_yaml
-from gridflow.deploy.lint import lint
-from gridflow.deploy.targets.base import Document, Target, override
-from gridflow.deploy.targets.registry import TARGETS, get_target
+from gridflow.deploy.targets.base import Rendering, Target
+from gridflow.deploy.targets.registry import get_target, names
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gridflow.deploy.description.description import Job
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """A job rendered for a target.
-
-    Attributes
-    ----------
-    target : Target
-    documents : tuple of Document
-    warnings : tuple of Problem
-        The features left out with ``lossy``.
-    """
-
-    target: Target
-    documents: tuple[Document, ...]
-    warnings: tuple[Problem, ...] = ()
-
-    def text(self) -> str:
-        """Return all documents as one text, for a pipe.
-
-        Kubernetes objects become one YAML stream, and a script includes the files it needs. A stack
-        file only refers to its config files; `Document.write` writes those next to it.
-        """
-        if self.target.form == "kubernetes":
-            return to_yaml([document.content for document in self.documents])
-        *files, last = self.documents
-        if not files or self.target.form != "script":
-            return last.text()
-        first, rest = last.text().split("\n", 1)
-        setup, rest = rest.split("\n", 1)
-        carried = "".join(document.shell() for document in files)
-        return f"{first}\n{setup}\n{carried}{rest}"
 
 
 def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
@@ -58,7 +25,7 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
     ----------
     job : Job
     target : str
-        One of `gridflow.deploy.TARGETS`.
+        One of `gridflow.deploy.TARGETS`, or of another package.
     lossy : bool
         Leave out features that the target can't express, and list them in ``warnings``. By default
         they are an error. Roles are never left out.
@@ -71,15 +38,16 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
         If the target can't express the job, or would reject the documents.
     """
     place = get_target(target)
+    known = names() if job.overrides else ()
     problems = [
-        Problem(f"overrides.{name}", f"unknown target {name!r}.{did_you_mean(name, TARGETS)}")
+        Problem(f"overrides.{name}", f"unknown target {name!r}.{did_you_mean(name, known)}")
         for name in job.overrides
-        if name not in TARGETS
+        if name not in known
     ]
     problems += [
         Problem(field, f"the target {target} requires it.")
         for field in place.needs
-        if not getattr(job, field) and not _own_program(job, target, field)
+        if not getattr(job, field) and not (field == "command" and place.has_program(job))
     ]
     lost = inexpressible(job, place)
     # Without one of its roles it would be another job, so roles are never left out.
@@ -88,31 +56,30 @@ def render(job: Job, target: str, *, lossy: bool = False) -> Rendering:
         raise JobError(refused)
     documents = place.render(job)
     if tree := job.overrides.get(target):
-        documents = override(place, documents, tree)
-    if found := lint(place.form, documents):
+        documents = place.override(documents, tree)
+    if found := place.lint(documents):
         raise JobError(found)
     return Rendering(place, tuple(documents), tuple(lost))
 
 
-def _own_program(job: Job, target: str, field: str) -> bool:
-    if field != "command":
-        return False
-    if "spark" in target:
-        return bool(job.spark and job.spark.application)
-    return all(job.command_of(name) for name, _ in job.role_items() if name not in job.servers)
+def inexpressible(
+    job: Job, target: Target, *, name: str = "", but: Collection[str] = ()
+) -> list[Problem]:
+    """Return the fields in use that a target can't express, with the reason.
 
-
-def inexpressible(job: Job, target: Target) -> list[Problem]:
-    """Return the fields in use that a target can't express, with the reason."""
+    `name`: What messages call the target, if not by its own name.
+    `but`: Features that it can express all the same.
+    """
+    name = name or target.name
     found = []
     for use in uses(job):
         prefixes = [use.feature, use.feature.partition("=")[0], use.feature.partition(".")[0]]
-        reason = next((target.cannot[key] for key in prefixes if key in target.cannot), None)
-        if reason and not target.left_to(use.feature):
-            text = f"the target {target.name} can't express it: {reason}."
+        why = (target.cannot[key] for key in prefixes if key in target.cannot and key not in but)
+        if (reason := next(why, None)) and not target.left_to(use.feature):
+            text = f"the target {name} can't express it: {reason}."
             found.append(Problem(use.path, text))
     for problem in target.cannot_together(job):
-        text = f"the target {target.name} can't express it: {problem.reason}."
+        text = f"the target {name} can't express it: {problem.reason}."
         found.append(Problem(problem.path, text))
     return found
 
@@ -139,7 +106,7 @@ def explain(target: str) -> list[Explanation]:
         reason = next((place.cannot[key] for key in prefixes if key in place.cannot), None)
         if owner := place.left_to(feature):
             rows.append(Explanation(feature, title, "other", owner))
-        elif reason or (feature == "overrides" and place.form == "script"):
+        elif reason or (feature == "overrides" and not place.has_fields):
             rows.append(Explanation(feature, title, "no", reason or "scripts have no fields"))
         else:
             rows.append(Explanation(feature, title, "yes"))

@@ -11,25 +11,21 @@ from typing import TYPE_CHECKING
 from gridflow._spec.printable import printable
 from gridflow.deploy.commands import described, rendered
 from gridflow.deploy.description.loading import load_job
+from gridflow.deploy.distributed import DRIVEN
 from gridflow.deploy.drivers.base import NotThere, say
 from gridflow.deploy.inside.terminal import paint
-from gridflow.deploy.pods import BEGAN
+from gridflow.deploy.targets.registry import get_target
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
 
-    from gridflow.deploy.description.description import Job
     from gridflow.deploy.drivers.base import Driver, TaskStatus
-
-_IN_THIS_PROCESS = ("local", "spark")
-#: Targets that restart pods without telling them when the job first started.
-_STARTED_AGAIN = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Start a job and follow it."""
-    if arguments.target in _IN_THIS_PROCESS:
+    if arguments.target in DRIVEN:
         from gridflow.deploy.drivers.in_process import run_in_process
 
         with described(arguments) as job:
@@ -42,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     if arguments.run_id is not None or arguments.dir is not None:
         raise InvalidArgument(
-            f"--run-id and --dir only work with the targets {' and '.join(_IN_THIS_PROCESS)}; the "
+            f"--run-id and --dir only work with the targets {' and '.join(DRIVEN)}; the "
             f"target {arguments.target} identifies a job by its name: --set name=…"
         )
     driver = _driver(arguments, starts=True)
@@ -108,46 +104,18 @@ def _print_status(tasks: list[TaskStatus], *, as_json: bool) -> None:
         sys.stdout.write(" ".join(line.split("\n")).rstrip() + "\n")
 
 
-def begun(job: Job, target: str, now: float) -> Job:
-    """Return the job with its start time recorded, for targets that restart pods.
-
-    Their deadline counts from that time. A job that waits in a queue hasn't started yet, so its
-    deadline counts from each start.
-    """
-    waits = job.gang is not None and job.gang.queue is not None
-    if target not in _STARTED_AGAIN or job.deadline is None or waits:
-        return job
-    return dataclasses.replace(job, annotations={BEGAN: str(int(now)), **job.annotations})
-
-
 def _driver(arguments: argparse.Namespace, *, starts: bool = False) -> Driver:
-    if arguments.target in _IN_THIS_PROCESS:
+    if arguments.target in DRIVEN:
         raise InvalidArgument(
             f"a job on the target {arguments.target} runs inside 'gridflow run', which shows its "
             "tasks and output; stop it with Ctrl-C."
         )
-    began = time.time()
-    job, rendering = rendered(
-        arguments, (lambda job: begun(job, arguments.target, began)) if starts else None
-    )
-    form = rendering.target.form
-    if form == "kubernetes":
-        from gridflow.deploy.drivers.kubectl import KubectlDriver
-
-        return KubectlDriver(job, rendering)
-    if form == "compose":
-        from gridflow.deploy.drivers.compose import ComposeDriver
-
-        return ComposeDriver(job, rendering)
-    if form == "swarm":
-        from gridflow.deploy.drivers.swarm import SwarmDriver
-
-        return SwarmDriver(job, rendering)
-    if form == "marathon":
-        from gridflow.deploy.drivers.marathon import MarathonDriver
-
-        return MarathonDriver(job, rendering)
-    raise InvalidArgument(
-        f"the target {arguments.target} renders a script; run it yourself: "
-        f"gridflow render -t {arguments.target} {arguments.job} | sh"
-    )
+    now, place = time.time(), get_target(arguments.target)
+    job, rendering = rendered(arguments, (lambda job: place.begun(job, now)) if starts else None)
+    driver = place.drive(job, rendering)
+    if driver is None:
+        raise InvalidArgument(
+            f"gridflow doesn't start what the target {arguments.target} renders; do it yourself: "
+            f"{place.next_step(arguments.job)}"
+        )
+    return driver

@@ -1,37 +1,23 @@
 """Schemas for documents: Kubernetes' own from ``kubernetes-validate``, others from a folder.
 
-The folder contains ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and
-``compose-spec.json``, ``docker-stack.json`` (docker/cli, config_schema_v3.13.json) and
-``marathon_v2_group.json`` for the targets without Kubernetes. For stacks without a schema in the
-folder, the ``docker`` command is used, which includes one.
+The folder contains ``GROUP_VERSION_KIND.json`` with a CRD's ``openAPIV3Schema``, and for targets
+without Kubernetes the file that each names as its ``schema``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import subprocess
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.deploy.emit import to_yaml
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gridflow.deploy.targets.base import Form
-
 #: The variable that names the folder if no option does.
 VARIABLE: Final = "GRIDFLOW_SCHEMAS"
-_FILES: Final = {
-    "compose": "compose-spec.json",
-    "swarm": "docker-stack.json",
-    "marathon": "marathon_v2_group.json",
-}
 
 
 def folder(given: str | Path | None = None) -> Path | None:
@@ -40,58 +26,24 @@ def folder(given: str | Path | None = None) -> Path | None:
     return Path(place) if place else None
 
 
-def schema_problems(
-    form: Form, document: dict[str, Any], place: Path | None
-) -> Iterator[tuple[str, str]] | None:
-    """Return the path and reason of each schema violation in a document.
-
-    Returns None if no schema is available.
-    """
-    validator = _validator(form, document, place)
-    if validator is None:
-        return _problem_of_stack(document) if form == "swarm" and _has_stack_config() else None
+def violations(validator: Any, document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path and reason of each schema violation in a document."""
     return (
         (_path(error.absolute_path), _reason(error)) for error in validator.iter_errors(document)
     )
 
 
-def _validator(form: Form, document: dict[str, Any], place: Path | None) -> Any:
-    if form in _FILES:
-        file = place / _FILES[form] if place else None
-        return _from_file(file, custom=False) if file and file.exists() else None
+def object_validator(document: dict[str, Any], place: Path | None) -> Any:
+    """Return the validator for a Kubernetes object's kind, None if there is no schema."""
     kind, version = str(document.get("kind")), str(document.get("apiVersion"))
     group, _, short = version.rpartition("/")
-    if place:
-        file = place / f"{group}_{short}_{kind}.json"
-        if file.exists():
-            return _from_file(file, custom=True)
-    return _core(kind, group, short)
+    file = place / f"{group}_{short}_{kind}.json" if place else None
+    return validator_of(file, custom=True) if file and file.exists() else _core(kind, group, short)
 
 
 @cache
-def _has_stack_config() -> bool:
-    """Return whether a ``docker`` command that checks stacks is installed; it needs no engine."""
-    return shutil.which("docker") is not None and "stack config" in _docker("--help").stdout
-
-
-def _problem_of_stack(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the problem that Docker finds in a stack; it reports one at a time."""
-    done = _docker("--compose-file=-", to_yaml([document]))
-    if done.returncode:
-        path, _, reason = done.stderr.strip().partition(" ")
-        if path.partition(".")[0] in document:
-            yield re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path), reason
-        else:
-            yield "", done.stderr.strip()
-
-
-def _docker(option: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    words = [shutil.which("docker") or "docker", "stack", "config", option]
-    return subprocess.run(words, input=text, capture_output=True, text=True, check=False)
-
-
-@cache
-def _from_file(file: Path, *, custom: bool) -> Any:
+def validator_of(file: Path, *, custom: bool = False) -> Any:
+    """Return the validator of a JSON schema, or of a custom kind's ``openAPIV3Schema``."""
     from jsonschema.validators import Draft7Validator
 
     schema = json.loads(file.read_text(encoding="utf-8"))

@@ -34,7 +34,6 @@ def start_words(
     pod_restarts: bool = False,
     deadline: bool = False,
     one_retryable_code: bool = False,
-    stay: bool = False,
 ) -> list[str]:
     """Return the container's command up to the user's program.
 
@@ -44,7 +43,6 @@ def start_words(
     `deadline`: Enforce the job's deadline, for targets that don't, or that count anew at each
         start.
     `one_retryable_code`: Exit with `RETRYABLE` after every retryable failure.
-    `stay`: Keep running when finished, for targets that restart everything that ends.
     """
     words = ["gridflow", "launch"]
     if job.classic_flags:
@@ -62,10 +60,6 @@ def start_words(
         words.append(f"--deadline={job.deadline}")
     if one_retryable_code:
         words.append(f"--retryable-exit-code={RETRYABLE}")
-    if stay:
-        words.append("--stay")
-        if job.marathon and job.marathon.finished_dir:
-            words.append(f"--finished-dir={job.marathon.finished_dir}")
     return words
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gridflow.deploy.description.places import Places
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.tree import parse, plain_value
-from gridflow.deploy.lint import findings, title
-from gridflow.deploy.schemas import VARIABLE, folder, schema_problems
+from gridflow.deploy.schemas import VARIABLE, folder
 from gridflow.deploy.targets.registry import get_target
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def validate(
         If the target renders scripts.
     """
     place = get_target(target)
-    if place.form == "script":
+    if not place.has_fields:
         raise JobError([Problem("", f"the target {target} renders scripts; nothing to validate.")])
     try:
         nodes = parse(text, source)
@@ -72,26 +71,26 @@ def validate(
     places = [Places(node) for node in nodes]
     problems: list[Problem] = []
     notes = []
+
+    def problem(index: int, path: str, reason: str) -> Problem:
+        heading = place.heading(documents[index])
+        return Problem(f"{heading} {path}".strip(), reason, places[index].of(path))
+
     for index, document in enumerate(documents):
         if not isinstance(document, dict):
             continue
-        found = schema_problems(place.form, document, folder(schemas))
+        found = place.schema_problems(document, folder(schemas))
         if found is None:
-            name = title(document) or place.form
+            name = place.heading(document) or place.form
             notes.append(
                 f"no schema for {name}; it was only linted. Pass --schemas DIR or set {VARIABLE}, "
                 "and install 'gridflow[validate]' for Kubernetes' own kinds."
             )
             continue
-        problems += [_problem(document, path, why, places[index]) for path, why in found]
-    schema_paths = {problem.path for problem in problems}
-    for item in findings(place.form, documents):
-        document = documents[item.document]
-        problem = _problem(document, item.path, item.reason, places[item.document])
-        if problem.path not in schema_paths:
-            problems.append(problem)
+        problems += [problem(index, path, why) for path, why in found]
+    schema_paths = {each.path for each in problems}
+    for item in place.findings(documents):
+        linted = problem(item.document, item.path, item.reason)
+        if linted.path not in schema_paths:
+            problems.append(linted)
     return Validation(len(documents), tuple(problems), tuple(notes))
-
-
-def _problem(document: Any, path: str, reason: str, places: Places) -> Problem:
-    return Problem(f"{title(document)} {path}".strip(), reason, places.of(path))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from gridflow._spec.roles import (
@@ -21,18 +22,18 @@ from gridflow.deploy.description.parts import (
     Checks,
     Credentials,
     Gang,
+    Resources,
     RoleSection,
     Secrets,
     Toleration,
     Volume,
     texts,
 )
+from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 from gridflow.deploy.description.services import (
     BUCKETS,
-    Marathon,
     Notebook,
     Serve,
-    Spark,
     TensorBoardSection,
 )
 from gridflow.errors import did_you_mean
@@ -52,8 +53,90 @@ START_TIMEOUT: Final = 300
 Seconds = Annotated[int, "seconds"]
 
 
+_PROPERTY: Final = re.compile(r"spark\.[^\s=]+")
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Settings for running the job as a Spark application.
+
+    Attributes
+    ----------
+    version : str
+        Version of Spark in the image.
+    application : str or None
+        Your own driver program (a file or ``local://`` path in the image) that starts the
+        training itself. By default gridflow's, which runs the job's command in every task.
+    driver : Resources
+        Resources of the driver.
+    conf : mapping of str to str
+        Additional Spark properties.
+    """
+
+    version: str = "4.1.1"
+    application: str | None = None
+    driver: Resources = field(default_factory=lambda: Resources(cpu="1", memory="2Gi"))
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conf", dict(self.conf))
+        check = Checks()
+        if self.application is not None and self.application.startswith("-"):
+            reason = f"must be a file or a local:// path, not an option; got {self.application!r}."
+            check.add("application", reason)
+        for key, value in self.conf.items():
+            if not key.startswith("spark."):
+                check.add(f"conf.{key}", "a Spark property must begin with 'spark.'.")
+            elif not _PROPERTY.fullmatch(key):
+                check.add(f"conf.{key}", "the name of a property can't contain blanks or '='.")
+            if value and (holds_secret(key) or is_secret(value)):
+                check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
+        check.done()
+
+
+@dataclass(frozen=True)
+class Marathon:
+    """Settings for Marathon.
+
+    Attributes
+    ----------
+    dns_domain : str
+        The domain in which Mesos-DNS publishes the apps.
+    finished_dir : str or None
+        A directory on a volume where tasks record that they have finished, so that a task moved to
+        another host doesn't train again.
+    """
+
+    dns_domain: str = "marathon.mesos"
+    finished_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        check = Checks()
+        check.add("dns_domain", rules.dns_subdomain(self.dns_domain))
+        if self.finished_dir is not None:
+            check.add("finished_dir", rules.absolute_path(self.finished_dir))
+        check.done()
+
+
 def _one_worker() -> dict[str, RoleSection]:
     return {WORKER: RoleSection()}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A section that only some targets render; all others leave it to them.
+
+    `title`: What ``gridflow explain`` calls it, unless its parts have titles of their own.
+    `sample`: What ``gridflow init`` shows of it.
+    """
+
+    targets: str
+    title: str = ""
+    sample: str = ""
+
+
+def _side(targets: str, title: str = "", sample: str = "") -> dict[str, Side]:
+    return {"side": Side(targets, title, sample)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +223,20 @@ class Job:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     tensorboard: TensorBoardSection | None = None
-    serve: Serve | None = None
-    notebook: Notebook | None = None
-    spark: Spark | None = None
-    marathon: Marathon | None = None
+    serve: Serve | None = field(default=None, metadata=_side("serving and kserve"))
+    notebook: Notebook | None = field(default=None, metadata=_side("notebook", "a notebook server"))
+    spark: Spark | None = field(
+        default=None,
+        metadata=_side(
+            "sparkapplication and spark-submit-*",
+            "the Spark section",
+            "{version: 4.1.1}    # for sparkapplication and spark-submit-*",
+        ),
+    )
+    marathon: Marathon | None = field(
+        default=None,
+        metadata=_side("marathon", "the Marathon section", "{dns_domain: marathon.mesos}"),
+    )
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -325,3 +418,8 @@ class Job:
             if not isinstance(tree, dict):
                 check.add(f"overrides.{target}", f"must be a tree of fields, got {tree!r}.")
             check.plain(f"overrides.{target}", tree)
+
+
+SIDES: Final[dict[str, Side]] = {
+    each.name: each.metadata["side"] for each in fields(Job) if "side" in each.metadata
+}

@@ -1,14 +1,12 @@
-"""Services next to a training job, and settings only for Spark and Marathon."""
+"""Services next to a training job."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.parts import Checks, Resources
-from gridflow.deploy.description.plain_secrets import holds_secret, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +19,6 @@ NOTEBOOK_IMAGES: Final = (
     f"{_NOTEBOOKS}/jupyter-tensorflow:v1.10.0",
     f"{_NOTEBOOKS}/jupyter-tensorflow-cuda:v1.10.0",
 )
-_PROPERTY: Final = re.compile(r"spark\.[^\s=]+")
 #: Prefixes of locations outside volumes. The image determines which of them it can read.
 BUCKETS: Final = ("gs://", "s3://")
 
@@ -161,66 +158,4 @@ class Notebook:
         check = Checks()
         check.add("image", rules.image(self.image))
         check.add("storage", rules.memory(self.storage))
-        check.done()
-
-
-@dataclass(frozen=True)
-class Spark:
-    """Settings for running the job as a Spark application.
-
-    Attributes
-    ----------
-    version : str
-        Version of Spark in the image.
-    application : str or None
-        Your own driver program (a file or ``local://`` path in the image) that starts the
-        training itself. By default gridflow's, which runs the job's command in every task.
-    driver : Resources
-        Resources of the driver.
-    conf : mapping of str to str
-        Additional Spark properties.
-    """
-
-    version: str = "4.1.1"
-    application: str | None = None
-    driver: Resources = field(default_factory=lambda: Resources(cpu="1", memory="2Gi"))
-    conf: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "conf", dict(self.conf))
-        check = Checks()
-        if self.application is not None and self.application.startswith("-"):
-            reason = f"must be a file or a local:// path, not an option; got {self.application!r}."
-            check.add("application", reason)
-        for key, value in self.conf.items():
-            if not key.startswith("spark."):
-                check.add(f"conf.{key}", "a Spark property must begin with 'spark.'.")
-            elif not _PROPERTY.fullmatch(key):
-                check.add(f"conf.{key}", "the name of a property can't contain blanks or '='.")
-            if value and (holds_secret(key) or is_secret(value)):
-                check.add(f"conf.{key}", "looks like a secret and would be printed in plain text.")
-        check.done()
-
-
-@dataclass(frozen=True)
-class Marathon:
-    """Settings for Marathon.
-
-    Attributes
-    ----------
-    dns_domain : str
-        The domain in which Mesos-DNS publishes the apps.
-    finished_dir : str or None
-        A directory on a volume where tasks record that they have finished, so that a task moved to
-        another host doesn't train again.
-    """
-
-    dns_domain: str = "marathon.mesos"
-    finished_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        check = Checks()
-        check.add("dns_domain", rules.dns_subdomain(self.dns_domain))
-        if self.finished_dir is not None:
-            check.add("finished_dir", rules.absolute_path(self.finished_dir))
         check.done()

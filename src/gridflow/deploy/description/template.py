@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-TEMPLATE: Final = """\
+from gridflow.deploy.description.description import SIDES
+
+_HEAD: Final = """\
 # One job for every target: gridflow targets | explain -t TARGET | render -t TARGET job.yaml
 name: flights                # a DNS label; prefix of host names
 namespace: default
@@ -64,8 +66,14 @@ serve:                       # for the targets serving and kserve
 
 notebook: {storage: 10Gi}    # for the target notebook
 
-# spark: {version: 4.1.1}    # for sparkapplication and spark-submit-*
-# marathon: {dns_domain: marathon.mesos}
+"""
+TEMPLATE: Final = "".join(
+    (
+        _HEAD,
+        *(f"# {name}: {side.sample}\n" for name, side in SIDES.items() if side.sample),
+        """\
 # overrides:                 # merged into a target's documents at the end
 #   kubernetes: {Job/flights-worker: {spec: {suspend: true}}}
-"""
+""",
+    )
+)

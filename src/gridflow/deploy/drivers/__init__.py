@@ -1,3 +1,3 @@
-"""Drivers start and follow jobs on an available target."""
+"""Drivers for Kubernetes and for jobs in this process, and what all drivers share."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.rendering import Rendering
+    from gridflow.deploy.targets.base import Rendering
 
 _T = TypeVar("_T")
 _POLL: Final = 2.0
@@ -67,7 +67,6 @@ _BESIDE: Final = (
 )
 #: Kinds that stand beside a job, and are made to be removed with it.
 _LEAVING: Final = ("Service", "Deployment", "TrainingRuntime")
-_ONGOING: Final = ("kubernetes", "jobset", "tfjob", "trainjob", "volcano", "sparkapplication")
 
 
 class KubectlDriver:
@@ -80,7 +79,7 @@ class KubectlDriver:
         self._job = job
         self._rendering = rendering
         self._poll = poll
-        self._trains = rendering.target.name in _ONGOING
+        self._trains = rendering.target.trains
         self._seen: dict[tuple[str, str], str] = {}
         self._streams: dict[tuple[str, str, int], LogStream] = {}
         self._exit_codes: set[int] = set()

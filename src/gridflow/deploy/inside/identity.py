@@ -34,6 +34,8 @@ _INDEXES: Final = {
     "GRIDFLOW_SLOT": 1,
 }
 _ROLES_FROM: Final = ("GRIDFLOW_ROLE", "REPLICATED_JOB_NAME", "VC_TASK_NAME")
+#: Names the variable with role and index, such as ``worker-0``, for targets that aren't in here.
+_TASK_FROM: Final = "GRIDFLOW_TASK_FROM"
 
 
 def identify(
@@ -60,7 +62,7 @@ def identify(
         flags = find_flags(words)
         if "job_name" in flags:
             return ClusterMember.from_flags(flags, "the command's flags")
-        seen = [n for n in (*_ROLES_FROM, *_INDEXES, "MARATHON_APP_ID") if n in environ]
+        seen = [n for n in (*_ROLES_FROM, *_INDEXES, _task_from(environ)) if n in environ]
         found = f" (only {', '.join(seen)} is set)" if seen else ""
         raise InvalidArgument(
             f"no role found{found}. Set TF_CONFIG, or GRIDFLOW_ROLE, GRIDFLOW_INDEX and "
@@ -75,21 +77,26 @@ def identify(
 def _from_variables(environ: Mapping[str, str]) -> tuple[str | None, int, str]:
     role_from = next((name for name in _ROLES_FROM if environ.get(name)), None)
     index_from = next((name for name in _INDEXES if environ.get(name)), None)
-    app = re.search(r"([a-z]+)-(\d+)\Z", environ.get("MARATHON_APP_ID", "").rpartition("/")[2])
+    task_from = _task_from(environ)
+    task = re.search(r"([a-z]+)-(\d+)\Z", environ.get(task_from, "").rpartition("/")[2])
     if role_from is None:
-        if app is None:
+        if task is None:
             return None, 0, ""
-        return _role(app.group(1)), int(app.group(2)), "MARATHON_APP_ID"
+        return _role(task.group(1)), int(task.group(2)), task_from
     role = _role(environ[role_from])
     if index_from is None:
-        if app is None:
+        if task is None:
             reason = f"{role_from} is {role!r}, but no index is set: set one of "
             raise InvalidArgument(reason + f"{', '.join(_INDEXES)}.")
-        return role, int(app.group(2)), f"{role_from} and MARATHON_APP_ID"
+        return role, int(task.group(2)), f"{role_from} and {task_from}"
     first, text = _INDEXES[index_from], environ[index_from]
     if not text.isdigit() or int(text) < first:
         raise InvalidArgument(f"{index_from} must be a number of at least {first}; got {text!r}.")
     return role, int(text) - first, f"{role_from} and {index_from}"
+
+
+def _task_from(environ: Mapping[str, str]) -> str:
+    return environ.get(_TASK_FROM) or "MARATHON_APP_ID"
 
 
 def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any]:

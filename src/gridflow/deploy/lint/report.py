@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gridflow.deploy.lint.fields import FIELDS
 from gridflow.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,12 @@ class Finding:
 
 @dataclass
 class LintReport:
-    """Collects findings; ``document`` is the one being looked at."""
+    """Collects findings; ``document`` is the one being looked at.
 
+    `shapes`: The fields of the documents' parts, by the names that `mapping` takes.
+    """
+
+    shapes: Mapping[str, frozenset[str]]
     document: int = 0
     findings: list[Finding] = field(default_factory=list)
 
@@ -44,8 +47,8 @@ class LintReport:
             return {}
         if shape:
             for key in value:
-                if key not in FIELDS[shape] and not str(key).startswith("x-"):
-                    hint = did_you_mean(str(key), FIELDS[shape])
+                if key not in self.shapes[shape] and not str(key).startswith("x-"):
+                    hint = did_you_mean(str(key), self.shapes[shape])
                     self.add(below(path, key), f"{shape} has no field {key!r}.{hint}")
         return value
 
@@ -82,6 +85,11 @@ class LintReport:
             reason = f"must be one of {', '.join(map(repr, allowed))}, got {value!r}."
             hint = did_you_mean(str(value), allowed)
             self.add(path, reason + (f" {why}" if why else "") + hint)
+
+
+def shapes(**names: str) -> dict[str, frozenset[str]]:
+    """Return the fields of parts of documents by the parts' names, from texts with blanks."""
+    return {shape: frozenset(fields.split()) for shape, fields in names.items()}
 
 
 def below(path: str, key: Any) -> str:

@@ -1,3 +1,6 @@
-"""The targets, one module each, with their shared parts (`base`) and names (`registry`)."""
+"""The targets, each in a module with its rules and its driver; `base` says what a target is.
+
+`objects` has what those on Kubernetes share, `registry` their names.
+"""
 
 from __future__ import annotations

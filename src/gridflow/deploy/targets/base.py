@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gridflow._files.replacing import replacing
+from gridflow.deploy.description.description import SIDES
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_json, to_yaml
-from gridflow.errors import did_you_mean
+from gridflow.deploy.lint.report import Finding, LintReport
+from gridflow.deploy.schemas import validator_of, violations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gridflow.deploy.description.description import Job
-
-Form = Literal["kubernetes", "compose", "swarm", "marathon", "script"]
+    from gridflow.deploy.drivers.base import Driver
 
 
 @dataclass(frozen=True)
@@ -80,35 +82,65 @@ def write_all(documents: Iterable[Document], directory: Path) -> None:
             beside.write_text(document.text_in(directory), encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Target:
-    """A place where a job can run.
+def sides(*, but: str = "") -> dict[str, str]:
+    """Return the sections that a target leaves to others, with their names: all but its own."""
+    return {name: side.targets for name, side in SIDES.items() if name != but}
+
+
+class Target(ABC):
+    """A place where a job can run: what it renders, how that is checked, and who starts it.
+
+    Each target is a subclass, and everything that differs between targets is in it. A package adds
+    one with an entry point of the group ``gridflow.targets`` that names its class.
 
     Attributes
     ----------
     name, title : str
-    form : {"kubernetes", "compose", "swarm", "marathon", "script"}
-        Form of the documents, which determines the lint.
-    render : callable
-        Turns a job into its documents; a pure function.
+    form : str
+        What its documents are, such as ``kubernetes`` or ``script``.
+    needs : tuple of str, default ("image", "command")
+        Fields that a job must have.
     cannot : mapping of str to str
         Features (`gridflow.deploy.capabilities.FEATURES`) that it can't express, with the reason.
     leaves : mapping of str to str
-        Features, or their first parts, that other targets handle, with the names of those targets.
-    needs : tuple of str
-        Fields that a job must have.
-    cannot_together : callable
-        Returns problems with a job as a whole, where the target can express each part alone.
+        Features, or their first parts, that other targets handle, with the names of those targets;
+        by default the sections of a job that aren't about training.
+    shapes : mapping of str to frozenset of str
+        The fields of its documents' parts, for the checks of `check` that pass such a name.
+    schema : str
+        Name of the JSON schema of its documents in a folder of schemas; empty if there is none.
+    has_fields : bool, default True
+        Whether its documents have fields, which can be overridden and checked; scripts have none.
     """
 
-    name: str
-    title: str
-    form: Form
-    render: Callable[[Job], list[Document]]
-    cannot: Mapping[str, str] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
-    cannot_together: Callable[[Job], Iterable[Problem]] = lambda _: ()
+    name: ClassVar[str]
+    title: ClassVar[str]
+    form: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ("image", "command")
+    cannot: ClassVar[Mapping[str, str]] = {}
+    leaves: ClassVar[Mapping[str, str]] = sides()
+    shapes: ClassVar[Mapping[str, frozenset[str]]] = {}
+    schema: ClassVar[str] = ""
+    has_fields: ClassVar[bool] = True
+
+    # What it renders -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def render(self, job: Job) -> list[Document]:
+        """Return a job's documents, the main one last; a pure function."""
+
+    def cannot_together(self, job: Job) -> Iterable[Problem]:  # noqa: ARG002
+        """Return problems with a job as a whole, where the target can express each part alone."""
+        return ()
+
+    def has_program(self, job: Job) -> bool:
+        """Whether the tasks of a job without ``command`` have programs all the same."""
+        return all(job.command_of(name) for name, _ in job.role_items() if name not in job.servers)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its jobs train, or are a data service for those that do."""
+        return "command" in self.needs
 
     def left_to(self, feature: str) -> str | None:
         """Return which targets handle a feature, None if this one does."""
@@ -117,20 +149,128 @@ class Target:
                 return owner
         return None
 
+    def text(self, documents: tuple[Document, ...]) -> str:
+        """Return all documents that have fields as one text, for a pipe."""
+        return "---\n".join(d.text() for d in documents if not isinstance(d.content, str))
 
-def object_document(content: Any) -> Document:
-    """Return a Kubernetes object as a document, named by kind and name."""
-    tree: dict[str, Any] = content
-    name = f"{tree['kind'].lower()}-{tree['metadata']['name']}.yaml"
-    return Document(name, tree)
+    def override(self, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
+        """Merge ``overrides.TARGET`` into the documents; by default, into the main one."""
+        *beside, main = documents
+        return [*beside, Document(main.name, merge(main.content, dict(tree)))]
+
+    # How that is checked -------------------------------------------------------------------------
+
+    def check(self, report: LintReport, document: dict[str, Any]) -> None:  # noqa: B027
+        """Report what is wrong with a document, rendered or foreign, that its schema lets pass."""
+
+    def heading(self, document: Any) -> str:  # noqa: ARG002
+        """Return what messages call a document, before the path of a field."""
+        return ""
+
+    def findings(self, documents: list[Any]) -> list[Finding]:
+        """Return what is wrong with the documents of a job."""
+        report = LintReport(self.shapes)
+        for report.document, document in enumerate(documents):
+            if isinstance(document, dict):
+                self.check(report, document)
+            else:
+                report.add("", f"must be a mapping, got {document!r}.")
+        return report.findings
+
+    def lint(self, documents: list[Document]) -> list[Problem]:
+        """Return what is wrong with rendered documents, as errors name it."""
+        trees = [d for d in documents if not isinstance(d.content, str)]
+        return [
+            Problem(
+                f"{self.heading(trees[found.document].content)} {found.path}".strip(),
+                found.reason,
+                trees[found.document].name,
+            )
+            for found in self.findings([d.content for d in trees])
+        ]
+
+    def schema_problems(
+        self, document: dict[str, Any], folder: Path | None
+    ) -> Iterable[tuple[str, str]] | None:
+        """Return path and reason of all that violates a document's schema.
+
+        ``folder`` is the user's folder of schemas. Returns None if there is no schema.
+        """
+        file = folder / self.schema if folder and self.schema else None
+        return violations(validator_of(file), document) if file and file.exists() else None
+
+    # Who starts it -------------------------------------------------------------------------------
+
+    def drive(self, job: Job, rendering: Rendering) -> Driver | None:  # noqa: ARG002
+        """Return what starts, follows and cancels a rendered job; None if the user does."""
+        return None
+
+    def begun(self, job: Job, now: float) -> Job:  # noqa: ARG002
+        """Return the job that is rendered when ``gridflow run`` starts it, at a time in seconds."""
+        return job
+
+    def next_step(self, path: str) -> str:
+        """Return the command that starts the job in a file."""
+        verb = "render" if type(self).drive is Target.drive else "run"
+        return f"gridflow {verb} -t {self.name} {path}"
+
+
+class ScriptTarget(Target):
+    """A target that renders a shell script, which the user runs."""
+
+    form = "script"
+    has_fields = False
+
+    def text(self, documents: tuple[Document, ...]) -> str:
+        """Return the script, which carries the files that it needs."""
+        *files, last = documents
+        if not files:
+            return last.text()
+        first, setup, rest = last.text().split("\n", 2)
+        return f"{first}\n{setup}\n{''.join(document.shell() for document in files)}{rest}"
+
+    def override(self, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
+        """Refuse all overrides."""
+        del documents, tree
+        reason = f"the target {self.name} renders scripts, which have no fields to override."
+        raise JobError([Problem(f"overrides.{self.name}", reason)])
+
+    def next_step(self, path: str) -> str:
+        """Return the command that runs the script."""
+        return f"gridflow render -t {self.name} {path} | sh"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A job rendered for a target.
+
+    Attributes
+    ----------
+    target : Target
+    documents : tuple of Document
+    warnings : tuple of Problem
+        The features left out with ``lossy``.
+    """
+
+    target: Target
+    documents: tuple[Document, ...]
+    warnings: tuple[Problem, ...] = ()
+
+    def text(self) -> str:
+        """Return all documents as one text, for a pipe.
+
+        Kubernetes objects become one YAML stream, and a script includes the files it needs. A stack
+        file only refers to its config files; `Document.write` writes those next to it.
+        """
+        return self.target.text(self.documents)
 
 
 def merge(base: Any, change: Any) -> Any:
     """Merge a tree into another.
 
     Mappings are merged key by key, and null removes a key. Lists of mappings are merged by ``name``
-    (``id`` for Marathon's apps) if all items have it. Scalars and other lists are replaced, and an
-    empty list replaces any list.
+    or ``id`` if all items have it. Scalars and other lists are replaced, and an empty list replaces
+    any list.
     """
     if isinstance(base, dict) and isinstance(change, dict):
         merged = dict(base)
@@ -158,41 +298,3 @@ def _list_key(base: Any, change: Any) -> str | None:
         return None
     keys = ("name", "id")
     return next((k for k in keys if all(isinstance(item.get(k), str) for item in items)), None)
-
-
-def override(target: Target, documents: list[Document], tree: Mapping[str, Any]) -> list[Document]:
-    """Merge ``overrides.TARGET`` into a target's documents.
-
-    For Kubernetes-based targets its keys are ``Kind`` or ``Kind/name``. For Compose, Swarm and
-    Marathon the tree is merged into the main document, and additional files stay unchanged.
-    """
-    path = f"overrides.{target.name}"
-    if target.form == "script":
-        reason = f"the target {target.name} renders scripts, which have no fields to override."
-        raise JobError([Problem(path, reason)])
-    if target.form != "kubernetes":
-        return [
-            d if isinstance(d.content, str) else Document(d.name, merge(d.content, dict(tree)))
-            for d in documents
-        ]
-    selectors: dict[str, list[int]] = {}
-    for index, document in enumerate(documents):
-        kind = document.content["kind"]
-        selectors.setdefault(kind, []).append(index)
-        selectors.setdefault(f"{kind}/{document.content['metadata']['name']}", []).append(index)
-    changed = list(documents)
-    problems = []
-    for key, change in tree.items():
-        if key not in selectors:
-            known = ", ".join(selectors)
-            reason = f"the target {target.name} doesn't render {key!r}; it renders {known}."
-            problems.append(Problem(f"{path}.{key}", reason + did_you_mean(key, selectors)))
-        elif not isinstance(change, dict):
-            reason = f"must be a tree of fields, got {change!r}; null removes only fields."
-            problems.append(Problem(f"{path}.{key}", reason))
-            continue
-        for index in selectors.get(key, ()):
-            changed[index] = Document(changed[index].name, merge(changed[index].content, change))
-    if problems:
-        raise JobError(problems)
-    return changed

@@ -6,21 +6,21 @@ import csv
 import io
 import json
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import GCS_DIRECTORY, s3_settings
-from gridflow.deploy.targets.base import Document, Target
+from gridflow.deploy.targets.base import Document, ScriptTarget
 from gridflow.deploy.targets.compose import (
     ONE_HOST_CANNOT,
     amount,
     directories,
     required,
 )
-from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
+from gridflow.deploy.targets.sidecars import tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,
@@ -208,30 +208,24 @@ def board_words(job: Job, network: str) -> list[str]:
     ]
 
 
-def render(job: Job) -> list[Document]:
-    """Return the Dockerfile and the script."""
-    return [
-        Document("Dockerfile", dockerfile(job)),
-        Document(".dockerignore", IGNORED, is_added=True),
-        Document("run.sh", run_script(job)),
-    ]
+class DockerTarget(ScriptTarget):
+    """A Dockerfile, and a script with ``docker run``."""
 
+    name = "docker"
+    title = "Docker: a Dockerfile and the commands"
+    cannot: ClassVar = ONE_HOST_CANNOT
 
-def problems(job: Job) -> Iterator[Problem]:
-    """Yield a name that no container can have as its host name."""
-    longest = max((f"{job.name}-{role}-{index}" for role, index in tasks(job)), key=len)
-    if len(longest) > rules.MAX_LABEL:
-        reason = f"the host name {longest!r} has {len(longest)} characters"
-        yield Problem("name", f"{reason} (limit {rules.MAX_LABEL})")
+    def render(self, job: Job) -> list[Document]:
+        """Return the Dockerfile and the script."""
+        return [
+            Document("Dockerfile", dockerfile(job)),
+            Document(".dockerignore", IGNORED, is_added=True),
+            Document("run.sh", run_script(job)),
+        ]
 
-
-TARGET: Final = Target(
-    name="docker",
-    title="Docker: a Dockerfile and the commands",
-    form="script",
-    render=render,
-    cannot={**ONE_HOST_CANNOT},
-    leaves=SIDES,
-    needs=("image", "command"),
-    cannot_together=problems,
-)
+    def cannot_together(self, job: Job) -> Iterator[Problem]:
+        """Yield a name that no container can have as its host name."""
+        longest = max((f"{job.name}-{role}-{index}" for role, index in tasks(job)), key=len)
+        if len(longest) > rules.MAX_LABEL:
+            reason = f"the host name {longest!r} has {len(longest)} characters"
+            yield Problem("name", f"{reason} (limit {rules.MAX_LABEL})")

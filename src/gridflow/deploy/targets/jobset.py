@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.pods import began_env, field_env, metadata, task_pod
-from gridflow.deploy.targets.base import Document, Target, object_document
+from gridflow.deploy.pods import began_env, field_env, metadata, object_document, task_pod
 from gridflow.deploy.targets.kubernetes import CONTAINER, PORT_NAME, failure_policy
+from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.targets.sidecars import (
-    SIDES,
     join_group,
     kueue_labels,
     pod_group,
@@ -19,7 +18,7 @@ from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_word
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
 #: The variables that tell ``gridflow launch`` its role in a JobSet.
 JOBSET_ENV: Final = (
@@ -67,60 +66,55 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
     return spec
 
 
-def render(job: Job) -> list[Document]:
-    """Return the JobSet and its sidecars."""
-    cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
-    heard = meeting(job, lambda role, index: host(job, role, index))
-    parts = []
-    for name, _ in job.role_items():
-        template = task_pod(
-            job,
-            name,
-            words=start_words(job, deadline=True),
-            container=CONTAINER,
-            port_name=PORT_NAME,
-            cluster=cluster,
-            news=heard,
-            extra_env=(*JOBSET_ENV, *began_env(job)),
-        )
-        join_group(job, template)
-        parts.append(
-            {
-                "name": name,
-                "replicas": 1,
-                "template": {"spec": inner_job(job, name, template, CONTAINER)},
-            }
-        )
-    spec: dict[str, Any] = {
-        "network": {
-            "enableDNSHostnames": True,
-            "subdomain": job.name,
-            "publishNotReadyAddresses": True,
-        },
-        **set_policies(job, job.main_role),
-        "replicatedJobs": parts,
-    }
-    if job.time_to_live is not None:
-        spec["ttlSecondsAfterFinished"] = job.time_to_live
-    elif job.clean_up == "all":
-        spec["ttlSecondsAfterFinished"] = 0
-    about = metadata(job, job.name)
-    about["labels"] = {**about["labels"], **kueue_labels(job)}
-    whole: Object = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": about,
-        "spec": spec,
-    }
-    return [*pod_group(job), object_document(whole), *tensorboard(job)]
+class JobSetTarget(KubernetesTarget):
+    """A JobSet."""
 
+    name = "jobset"
+    title = "JobSet v1alpha2: one object, restarted as a whole"
+    restarts_pods = True
+    cannot: ClassVar = {"clean_up=none": "JobSet stops all running pods when the set has finished"}
 
-TARGET: Final = Target(
-    name="jobset",
-    title="JobSet v1alpha2: one object, restarted as a whole",
-    form="kubernetes",
-    render=render,
-    cannot={"clean_up=none": "JobSet stops all running pods when the set has finished"},
-    leaves=SIDES,
-    needs=("image", "command"),
-)
+    def render(self, job: Job) -> list[Document]:
+        """Return the JobSet and its sidecars."""
+        cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
+        heard = meeting(job, lambda role, index: host(job, role, index))
+        parts = []
+        for name, _ in job.role_items():
+            template = task_pod(
+                job,
+                name,
+                words=start_words(job, deadline=True),
+                container=CONTAINER,
+                port_name=PORT_NAME,
+                cluster=cluster,
+                news=heard,
+                extra_env=(*JOBSET_ENV, *began_env(job)),
+            )
+            join_group(job, template)
+            parts.append(
+                {
+                    "name": name,
+                    "replicas": 1,
+                    "template": {"spec": inner_job(job, name, template, CONTAINER)},
+                }
+            )
+        spec: dict[str, Any] = {
+            "network": {
+                "enableDNSHostnames": True,
+                "subdomain": job.name,
+                "publishNotReadyAddresses": True,
+            },
+            **set_policies(job, job.main_role),
+            "replicatedJobs": parts,
+        }
+        if job.time_to_live is not None:
+            spec["ttlSecondsAfterFinished"] = job.time_to_live
+        elif job.clean_up == "all":
+            spec["ttlSecondsAfterFinished"] = 0
+        about = metadata(job, job.name)
+        about["labels"] = {**about["labels"], **kueue_labels(job)}
+        return [
+            *pod_group(job),
+            object_document("jobset.x-k8s.io/v1alpha2", "JobSet", about, spec=spec),
+            *tensorboard(job),
+        ]

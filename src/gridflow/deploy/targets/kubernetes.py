@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow._spec.exits import Exit
 from gridflow.deploy.description.problems import Problem
-from gridflow.deploy.pods import began_env, field_env, metadata, service, task_pod
-from gridflow.deploy.targets.base import Document, Target, object_document
+from gridflow.deploy.pods import began_env, field_env, metadata, object_document, service, task_pod
+from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.targets.sidecars import (
-    SIDES,
     join_group,
     kueue_labels,
     pod_group,
@@ -26,7 +25,7 @@ from gridflow.deploy.task_start import (
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import KubernetesJobSpec, Object
+    from gridflow.deploy.targets.base import Document
 
 CONTAINER: Final = "tensorflow"
 PORT_NAME: Final = "tensorflow"
@@ -65,77 +64,72 @@ def limits(job: Job) -> dict[str, int]:
     return fields
 
 
-def render(job: Job) -> list[Document]:
-    """Return the Service, the Jobs and their sidecars."""
+class IndexedJobsTarget(KubernetesTarget):
+    """An Indexed Job for each role."""
 
-    def host(role: str, index: int) -> str:
-        return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
-
-    cluster = addresses(job, host, lambda *_: job.port)
-    ports = {"tensorflow": job.port}
-    # The tasks of one Job end with it; those of several Jobs must hear of each other.
-    several = len(job.roles) > 1
-    heard = news(job, host, lambda *_: job.port + 1) if several else meeting(job, host)
-    # A task that was stopped because another one failed permanently isn't restarted.
-    final = [Exit.GIVEN_UP] if several else []
-    # Nor is one that has exceeded the deadline.
-    final += [Exit.OVERDUE] if job.deadline is not None else []
-    if heard:
-        ports["finish"] = job.port + 1
-    documents = [object_document(service(job, job.name, ports, None, headless=True))]
-    documents += pod_group(job)
-    for name, role in job.role_items():
-        template = task_pod(
-            job,
-            name,
-            words=start_words(job, pod_restarts=bool(heard), deadline=True),
-            container=CONTAINER,
-            port_name=PORT_NAME,
-            cluster=cluster,
-            news=heard,
-            subdomain=job.name,
-            extra_env=(*((FAILED_BEFORE,) if several else ()), *began_env(job)),
-        )
-        join_group(job, template)
-        spec: KubernetesJobSpec = {
-            "completions": role.replicas,
-            "parallelism": role.replicas,
-            "completionMode": "Indexed",
-            "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
-            "maxFailedIndexes": 0,
-            **limits(job),  # type: ignore[typeddict-item]  # the keys are those of its kind
-            "podFailurePolicy": failure_policy(job, CONTAINER, *final),
-            "template": template,
-        }
-        about = metadata(job, f"{job.name}-{name}", name)
-        if not several:
-            about["labels"] = {**about["labels"], **kueue_labels(job)}
-        part: Object = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
-        documents.append(object_document(part))
-    return documents + tensorboard(job)
-
-
-def cannot_together(job: Job) -> list[Problem]:
-    """Reject Kueue for several roles, because it would admit their Jobs one by one."""
-    if len(job.roles) > 1 and kueue_labels(job):
-        reason = (
-            f"Kueue admits the Jobs of {', '.join(n for n, _ in job.role_items())} one by one, so "
-            "an incomplete group could hold its quota forever; use the target jobset, tfjob or "
-            "trainjob, which are admitted as a whole, or gang.scheduler: volcano"
-        )
-        return [Problem("gang.queue", reason)]
-    return []
-
-
-TARGET: Final = Target(
-    name="kubernetes",
-    title="Kubernetes 1.29 or later: Indexed Jobs and a headless Service",
-    form="kubernetes",
-    render=render,
-    cannot={
+    name = "kubernetes"
+    title = "Kubernetes 1.29 or later: Indexed Jobs and a headless Service"
+    restarts_pods = True
+    cannot: ClassVar = {
         "clean_up=none": "the Job controller stops the pods of a failed Job",
-    },
-    leaves=SIDES,
-    needs=("image", "command"),
-    cannot_together=cannot_together,
-)
+    }
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the Service, the Jobs and their sidecars."""
+
+        def host(role: str, index: int) -> str:
+            return f"{job.name}-{role}-{index}.{job.name}.{job.namespace}.svc"
+
+        cluster = addresses(job, host, lambda *_: job.port)
+        ports = {"tensorflow": job.port}
+        # The tasks of one Job end with it; those of several Jobs must hear of each other.
+        several = len(job.roles) > 1
+        heard = news(job, host, lambda *_: job.port + 1) if several else meeting(job, host)
+        # A task that was stopped because another one failed permanently isn't restarted.
+        final = [Exit.GIVEN_UP] if several else []
+        # Nor is one that has exceeded the deadline.
+        final += [Exit.OVERDUE] if job.deadline is not None else []
+        if heard:
+            ports["finish"] = job.port + 1
+        documents = [service(job, job.name, ports, None, headless=True)]
+        documents += pod_group(job)
+        for name, role in job.role_items():
+            template = task_pod(
+                job,
+                name,
+                words=start_words(job, pod_restarts=bool(heard), deadline=True),
+                container=CONTAINER,
+                port_name=PORT_NAME,
+                cluster=cluster,
+                news=heard,
+                subdomain=job.name,
+                extra_env=(*((FAILED_BEFORE,) if several else ()), *began_env(job)),
+            )
+            join_group(job, template)
+            spec: dict[str, Any] = {
+                "completions": role.replicas,
+                "parallelism": role.replicas,
+                "completionMode": "Indexed",
+                "backoffLimitPerIndex": 0 if job.restart_policy == "never" else job.restart_limit,
+                "maxFailedIndexes": 0,
+                **limits(job),
+                "podFailurePolicy": failure_policy(job, CONTAINER, *final),
+                "template": template,
+            }
+            about = metadata(job, f"{job.name}-{name}", name)
+            if not several:
+                about["labels"] = {**about["labels"], **kueue_labels(job)}
+            documents.append(object_document("batch/v1", "Job", about, spec=spec))
+        return documents + tensorboard(job)
+
+    def cannot_together(self, job: Job) -> list[Problem]:
+        """Reject Kueue for several roles, because it would admit their Jobs one by one."""
+        roles = [name for name, _ in job.role_items()]
+        if len(roles) > 1 and kueue_labels(job):
+            reason = (
+                f"Kueue admits the Jobs of {', '.join(roles)} one by one, so an incomplete group "
+                "could hold its quota forever; use the target jobset, tfjob or trainjob, which "
+                "are admitted as a whole, or gang.scheduler: volcano"
+            )
+            return [Problem("gang.queue", reason)]
+        return []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from gridflow.deploy.pods import s3_settings
-from gridflow.deploy.targets.base import Document, Target
+from gridflow.deploy.targets.base import Document, ScriptTarget, sides
 from gridflow.deploy.targets.compose import ONE_HOST_CANNOT, required
 from gridflow.deploy.targets.docker import AS_STATUS
-from gridflow.deploy.targets.sidecars import SIDES, tensorboard_words
+from gridflow.deploy.targets.sidecars import tensorboard_words
 from gridflow.deploy.task_start import (
     addresses,
     news,
@@ -27,39 +27,13 @@ NO_CONTAINER: Final = "processes use the machine's own files"
 UNLIMITED: Final = "processes share the machine; use compose for limits"
 
 
-def render(job: Job) -> list[Document]:
-    """Return a shell script that starts all tasks and exits with the first failure's code."""
-    ports, second = ports_on_one_host(job)
-    cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
-    heard = news(job, lambda *_: "localhost", lambda role, i: second[role, i])
-    lines = ["#!/bin/sh", "set -u", "pids="]
-    lines += [f"{required(name)}; export {name}" for name in job.secret_keys]
-    for role, index in tasks(job):
-        env = start_variables(role, index, cluster, heard) | s3_settings(job) | job.env_of(role)
-        words = ["env", *(f"{name}={value}" for name, value in env.items())]
-        words += start_words(job, restarts=True, deadline=True) + program_words(job, role)
-        lines.append(" ".join(shlex.quote(word) for word in words) + " &")
-        lines.append('pids="$pids $!"')
-    if job.tensorboard:
-        words = tensorboard_words(job.tensorboard)
-        lines.append(" ".join(shlex.quote(word) for word in words) + " &")
-        lines.append("board=$!")
-    stop = "kill $pids $board" if job.tensorboard else "kill $pids"
-    lines.append(f"trap '{stop} 2>/dev/null' INT TERM")
-    lines += ["status=0", "for pid in $pids; do", '  code=0; wait "$pid" || code=$?']
-    lines += [f"  {AS_STATUS}", "done"]
-    if job.tensorboard:
-        lines.append('kill "$board"')
-    lines.append('exit "$status"')
-    return [Document("run.sh", "\n".join(lines) + "\n")]
+class LocalTarget(ScriptTarget):
+    """Processes on this machine, started by a script."""
 
-
-TARGET: Final = Target(
-    name="local",
-    title="Processes on this machine: the reference",
-    form="script",
-    render=render,
-    cannot={
+    name = "local"
+    title = "Processes on this machine: the reference"
+    needs = ("command",)
+    cannot: ClassVar = {
         **ONE_HOST_CANNOT,
         "resources.cpu": UNLIMITED,
         "resources.memory": UNLIMITED,
@@ -73,7 +47,31 @@ TARGET: Final = Target(
         "credentials.gcs": NO_CONTAINER + "; set GOOGLE_APPLICATION_CREDENTIALS",
         "labels": "processes have no labels",
         "annotations": "processes have no annotations",
-    },
-    leaves={**SIDES, "image": "the targets with containers"},
-    needs=("command",),
-)
+    }
+    leaves: ClassVar = {**sides(), "image": "the targets with containers"}
+
+    def render(self, job: Job) -> list[Document]:
+        """Return a shell script that starts all tasks and exits with the first failure's code."""
+        ports, second = ports_on_one_host(job)
+        cluster = addresses(job, lambda *_: "localhost", lambda role, index: ports[role, index])
+        heard = news(job, lambda *_: "localhost", lambda role, i: second[role, i])
+        lines = ["#!/bin/sh", "set -u", "pids="]
+        lines += [f"{required(name)}; export {name}" for name in job.secret_keys]
+        for role, index in tasks(job):
+            env = start_variables(role, index, cluster, heard) | s3_settings(job) | job.env_of(role)
+            words = ["env", *(f"{name}={value}" for name, value in env.items())]
+            words += start_words(job, restarts=True, deadline=True) + program_words(job, role)
+            lines.append(" ".join(shlex.quote(word) for word in words) + " &")
+            lines.append('pids="$pids $!"')
+        if job.tensorboard:
+            words = tensorboard_words(job.tensorboard)
+            lines.append(" ".join(shlex.quote(word) for word in words) + " &")
+            lines.append("board=$!")
+        stop = "kill $pids $board" if job.tensorboard else "kill $pids"
+        lines.append(f"trap '{stop} 2>/dev/null' INT TERM")
+        lines += ["status=0", "for pid in $pids; do", '  code=0; wait "$pid" || code=$?']
+        lines += [f"  {AS_STATUS}", "done"]
+        if job.tensorboard:
+            lines.append('kill "$board"')
+        lines.append('exit "$status"')
+        return [Document("run.sh", "\n".join(lines) + "\n")]

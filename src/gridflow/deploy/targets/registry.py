@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from importlib.metadata import EntryPoint
+from typing import Final
 
-from gridflow.errors import InvalidArgument, did_you_mean
+from gridflow._spec.brought import brought, load
+from gridflow.deploy.targets.base import Target
+from gridflow.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from gridflow.deploy.targets.base import Target
-
-_PLACES: Final = {
-    "local": "local:TARGET",
-    "docker": "docker:TARGET",
-    "compose": "compose:TARGET",
-    "swarm": "swarm:TARGET",
-    "kubernetes": "kubernetes:TARGET",
-    "jobset": "jobset:TARGET",
-    "tfjob": "tfjob:TARGET",
-    "trainjob": "trainjob:TARGET",
-    "volcano": "volcano:TARGET",
-    "marathon": "marathon:TARGET",
-    "sparkapplication": "spark:TARGET",
-    "spark-submit-standalone": "spark_submit:STANDALONE",
-    "spark-submit-yarn": "spark_submit:YARN",
-    "spark-submit-kubernetes": "spark_submit:KUBERNETES",
-    "trainer-runtime": "trainer_runtime:TARGET",
-    "serving": "serving:TARGET",
-    "kserve": "kserve:TARGET",
-    "notebook": "notebook:TARGET",
-    "tensorboard": "tensorboard:TARGET",
-}
 #: The entry point group with which other packages add targets.
 GROUP: Final = "gridflow.targets"
+_CLASSES: Final = {
+    "local": "local:LocalTarget",
+    "docker": "docker:DockerTarget",
+    "compose": "compose:ComposeTarget",
+    "swarm": "swarm:SwarmTarget",
+    "kubernetes": "kubernetes:IndexedJobsTarget",
+    "jobset": "jobset:JobSetTarget",
+    "tfjob": "tfjob:TFJobTarget",
+    "trainjob": "trainjob:TrainJobTarget",
+    "volcano": "volcano:VolcanoTarget",
+    "marathon": "marathon:MarathonTarget",
+    "sparkapplication": "spark:SparkApplicationTarget",
+    "spark-submit-standalone": "spark_submit:StandaloneTarget",
+    "spark-submit-yarn": "spark_submit:YarnTarget",
+    "spark-submit-kubernetes": "spark_submit:SparkPodsTarget",
+    "trainer-runtime": "trainer_runtime:TrainerRuntimeTarget",
+    "serving": "serving:ServingTarget",
+    "kserve": "kserve:KServeTarget",
+    "notebook": "notebook:NotebookTarget",
+    "tensorboard": "tensorboard:TensorboardTarget",
+}
+_OURS: Final = tuple(
+    EntryPoint(name, f"gridflow.deploy.targets.{place}", GROUP) for name, place in _CLASSES.items()
+)
 #: Names of gridflow's own targets, training targets first.
-TARGETS: Final = tuple(_PLACES)
+TARGETS: Final = tuple(_CLASSES)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all targets, gridflow's own first."""
+    return tuple(brought(GROUP, _OURS))
 
 
 def get_target(name: str) -> Target:
@@ -44,15 +50,10 @@ def get_target(name: str) -> Target:
     Raises
     ------
     InvalidArgument
-        If there is none of that name.
+        If there is none of that name, or the package that has it doesn't work.
     """
-    if name in _PLACES:
-        module, _, attribute = _PLACES[name].partition(":")
-        target: Target = getattr(import_module(f"gridflow.deploy.targets.{module}"), attribute)
-        return target
-    brought = {each.name: each for each in entry_points(group=GROUP)}
-    if name in brought:
-        return brought[name].load()  # type: ignore[no-any-return]
-    known = (*TARGETS, *brought)
-    reason = f"unknown target {name!r}; available targets: {', '.join(known)}."
-    raise InvalidArgument(reason + did_you_mean(name, known))
+    found = load("target", name, GROUP, _OURS)
+    if not (isinstance(found, type) and issubclass(found, Target)):
+        reason = f"the target {name!r} must be a subclass of gridflow.deploy.Target; got {found!r}."
+        raise InvalidArgument(reason)
+    return found()

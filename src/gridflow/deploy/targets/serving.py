@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.description.services import SERVING_IMAGES
@@ -13,6 +13,7 @@ from gridflow.deploy.pods import (
     credential_env,
     metadata,
     names,
+    object_document,
     placement,
     pod_security,
     resources,
@@ -20,12 +21,13 @@ from gridflow.deploy.pods import (
     service,
     volumes,
 )
-from gridflow.deploy.targets.base import Document, Target, object_document
+from gridflow.deploy.targets.base import sides
+from gridflow.deploy.targets.objects import KubernetesTarget
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.services import Serve
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
 CONFIG: Final = "/etc/gridflow/serving"
 CONFIG_HASH: Final = "gridflow/config-hash"
@@ -48,9 +50,7 @@ TRAINING: Final = dict.fromkeys(
         "gang",
         "shared_memory",
         "tensorboard",
-        "notebook",
-        "spark",
-        "marathon",
+        *sides(but="serve"),
     ),
     "the targets that train",
 )
@@ -130,76 +130,75 @@ def check_buckets(serve: Serve) -> None:
     )
 
 
-def render(job: Job) -> list[Document]:
-    """Return configuration, Deployment and Service."""
-    assert job.serve is not None
-    serve = job.serve
-    check_buckets(serve)
-    name = f"{job.name}-serving"
-    config: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(job, name, "serving"),
-        "data": files(serve),
+class ServingTarget(KubernetesTarget):
+    """TensorFlow Serving as a Deployment."""
+
+    name = "serving"
+    title = "TensorFlow Serving on Kubernetes"
+    needs = ("serve",)
+    cannot: ClassVar = {
+        "secrets.env": "TensorFlow Serving doesn't read such variables; use credentials"
     }
-    # Metadata is only available once the model is loaded and warmed up, later than the status.
-    ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
-    sources, mounts = volumes(job, looks_on=True)
-    sources.append({"name": "gridflow-serving", "configMap": {"name": name}})
-    mounts.append({"name": "gridflow-serving", "mountPath": CONFIG, "readOnly": True})
-    box: dict[str, Any] = {
-        "name": "serving",
-        "image": serve.image,
-        "command": ["tensorflow_model_server"],
-        "args": server_words(serve),
-        "ports": [
-            {"name": "rest", "containerPort": serve.rest_port},
-            {"name": "grpc", "containerPort": serve.grpc_port},
-        ],
-        "startupProbe": {"httpGet": dict(ready), "periodSeconds": 5, "failureThreshold": 120},
-        "readinessProbe": {"httpGet": dict(ready), "periodSeconds": 5},
-        "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 10},
-    }
-    if env := credential_env(job):
-        box["env"] = env
-    if amounts := resources(serve.resources):
-        box["resources"] = amounts
-    box["volumeMounts"] = mounts
-    box |= box_security(job.run_as_user, read_only=True)
-    spec = placement(job, serve.resources) | pod_security(job.run_as_user)
-    spec |= {"containers": [box], "volumes": sources}
-    # A server reads its configuration once, so a change must give the Deployment new pods.
-    digest = hashlib.sha256(json.dumps(config["data"], sort_keys=True).encode()).hexdigest()
-    annotations = {CONFIG_HASH: digest[:16], **job.annotations}
-    if serve.monitoring:
-        annotations = {
-            "prometheus.io/scrape": "true",
-            "prometheus.io/port": str(serve.rest_port),
-            "prometheus.io/path": "/monitoring/prometheus/metrics",
-            **annotations,
+    leaves: ClassVar = TRAINING
+
+    def render(self, job: Job) -> list[Document]:
+        """Return configuration, Deployment and Service."""
+        assert job.serve is not None
+        serve = job.serve
+        check_buckets(serve)
+        name = f"{job.name}-serving"
+        config = object_document(
+            "v1", "ConfigMap", metadata(job, name, "serving"), data=files(serve)
+        )
+        # Metadata is only available once the model is loaded and warmed up, later than the status.
+        ready = {"path": f"/v1/models/{serve.models[0].name}/metadata", "port": "rest"}
+        sources, mounts = volumes(job, looks_on=True)
+        sources.append({"name": "gridflow-serving", "configMap": {"name": name}})
+        mounts.append({"name": "gridflow-serving", "mountPath": CONFIG, "readOnly": True})
+        box: dict[str, Any] = {
+            "name": "serving",
+            "image": serve.image,
+            "command": ["tensorflow_model_server"],
+            "args": server_words(serve),
+            "ports": [
+                {"name": "rest", "containerPort": serve.rest_port},
+                {"name": "grpc", "containerPort": serve.grpc_port},
+            ],
+            "startupProbe": {"httpGet": dict(ready), "periodSeconds": 5, "failureThreshold": 120},
+            "readinessProbe": {"httpGet": dict(ready), "periodSeconds": 5},
+            "livenessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 10},
         }
-    about: dict[str, Any] = {"labels": {**job.labels, **names(job, "serving")}}
-    about["annotations"] = annotations
-    deployment: Object = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(job, name, "serving"),
-        "spec": {
-            "replicas": serve.replicas,
-            "selector": {"matchLabels": selector(job, "serving")},
-            "template": {"metadata": about, "spec": spec},
-        },
-    }
-    front = service(job, name, {"rest": serve.rest_port, "grpc": serve.grpc_port}, "serving")
-    return [object_document(item) for item in (config, deployment, front)]
-
-
-TARGET: Final = Target(
-    name="serving",
-    title="TensorFlow Serving on Kubernetes",
-    form="kubernetes",
-    render=render,
-    cannot={"secrets.env": "TensorFlow Serving doesn't read such variables; use credentials"},
-    leaves=TRAINING,
-    needs=("serve",),
-)
+        if env := credential_env(job):
+            box["env"] = env
+        if amounts := resources(serve.resources):
+            box["resources"] = amounts
+        box["volumeMounts"] = mounts
+        box |= box_security(job.run_as_user, read_only=True)
+        spec = placement(job, serve.resources) | pod_security(job.run_as_user)
+        spec |= {"containers": [box], "volumes": sources}
+        # A server reads its configuration once, so a change must give the Deployment new pods.
+        digest = hashlib.sha256(
+            json.dumps(config.content["data"], sort_keys=True).encode()
+        ).hexdigest()
+        annotations = {CONFIG_HASH: digest[:16], **job.annotations}
+        if serve.monitoring:
+            annotations = {
+                "prometheus.io/scrape": "true",
+                "prometheus.io/port": str(serve.rest_port),
+                "prometheus.io/path": "/monitoring/prometheus/metrics",
+                **annotations,
+            }
+        about: dict[str, Any] = {"labels": {**job.labels, **names(job, "serving")}}
+        about["annotations"] = annotations
+        deployment = object_document(
+            "apps/v1",
+            "Deployment",
+            metadata(job, name, "serving"),
+            spec={
+                "replicas": serve.replicas,
+                "selector": {"matchLabels": selector(job, "serving")},
+                "template": {"metadata": about, "spec": spec},
+            },
+        )
+        front = service(job, name, {"rest": serve.rest_port, "grpc": serve.grpc_port}, "serving")
+        return [config, deployment, front]

@@ -12,6 +12,7 @@ from gridflow.deploy.pods import (
     credential_env,
     metadata,
     names,
+    object_document,
     placement,
     pod_security,
     resources,
@@ -19,21 +20,13 @@ from gridflow.deploy.pods import (
     service,
     volumes,
 )
-from gridflow.deploy.targets.base import Document, object_document
 from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.description.services import TensorBoardSection
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
-#: Sections of a job that training targets leave to other targets.
-SIDES: Final = {
-    "serve": "serving and kserve",
-    "notebook": "notebook",
-    "spark": "sparkapplication and spark-submit-*",
-    "marathon": "marathon",
-}
 VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 
 
@@ -62,13 +55,10 @@ def pod_group(job: Job) -> list[Document]:
         spec["queue"] = job.gang.queue
     if job.priority_class:
         spec["priorityClassName"] = job.priority_class
-    group: Object = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": metadata(job, job.name),
-        "spec": spec,
-    }
-    return [object_document(group)]
+    group = object_document(
+        "scheduling.volcano.sh/v1beta1", "PodGroup", metadata(job, job.name), spec=spec
+    )
+    return [group]
 
 
 def join_group(job: Job, template: Any) -> None:
@@ -120,15 +110,15 @@ def tensorboard(job: Job) -> list[Document]:
     about: dict[str, Any] = {"labels": {**job.labels, **names(job, "tensorboard")}}
     if job.annotations:
         about["annotations"] = dict(job.annotations)
-    deployment: Object = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(job, name, "tensorboard"),
-        "spec": {
+    deployment = object_document(
+        "apps/v1",
+        "Deployment",
+        metadata(job, name, "tensorboard"),
+        spec={
             "replicas": 1,
             "selector": {"matchLabels": selector(job, "tensorboard")},
             "template": {"metadata": about, "spec": spec},
         },
-    }
+    )
     front = service(job, name, {"http": board.port}, "tensorboard")
-    return [object_document(deployment), object_document(front)]
+    return [deployment, front]

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow._spec.roles import runs_no_command
 from gridflow.deploy.capabilities import uses
 from gridflow.deploy.description import rules
-from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT
+from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT, Spark
 from gridflow.deploy.description.parts import Resources
 from gridflow.deploy.description.problems import Problem, refuse
-from gridflow.deploy.description.services import Spark
 from gridflow.deploy.pods import (
     box_security,
     credential_env,
@@ -25,18 +24,20 @@ from gridflow.deploy.pods import (
     key_env,
     metadata,
     names,
+    object_document,
     placement,
     pod_security,
     volumes,
 )
-from gridflow.deploy.targets.base import Document, Target, object_document
+from gridflow.deploy.targets.base import sides
+from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.task_start import kubernetes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
 IGNORED: Final = "needs gridflow's own driver program, but spark.application names another."
 #: The path of gridflow's driver program in images built with the docker target's Dockerfile.
@@ -44,6 +45,7 @@ APPLICATION: Final = "local:///opt/gridflow/spark_main.py"
 #: Memory of the Spark executor itself, in MiB; the rest of a task's memory is for TensorFlow.
 EXECUTOR_HEAP: Final = 1024
 LEAST_OVERHEAD: Final = 384
+LEAVES: Final = {**sides(but="spark"), "port": "the targets that give tasks a fixed port"}
 #: The user in Spark's own images.
 SPARK_USER: Final = 185
 #: A script that comes with Spark and its images.
@@ -141,96 +143,93 @@ def application_args(job: Job) -> list[str]:
     return [*words, "--", *common]
 
 
-def render(job: Job) -> list[Document]:
-    """Return the SparkApplication."""
-    side = settings(job)
-    wanted = largest(job)
-    heap, beside = split_memory(wanted)
-    sources, mounts = volumes(job)
-    env = env_list(dict(job.env))
-    env += [key_env(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
-    env += credential_env(job)
+class SparkApplicationTarget(KubernetesTarget):
+    """A SparkApplication."""
 
-    def pod(role: str, resources: Resources) -> dict[str, Any]:
-        spec: dict[str, Any] = {"labels": {**job.labels, **names(job, role)}}
-        if job.annotations:
-            spec["annotations"] = dict(job.annotations)
-        if env:
-            spec["env"] = env
-        if mounts:
-            spec["volumeMounts"] = mounts
-        user = job.run_as_user if job.run_as_user != RUN_AS_USER else SPARK_USER
-        spec["podSecurityContext"] = pod_security(user)["securityContext"]
-        spec |= box_security(user)
-        place = placement(job, resources)
-        place.pop("imagePullSecrets", None)
-        if account := place.pop("serviceAccountName", None):
-            spec["serviceAccount"] = account
-        return spec | place
-
-    heap_of_driver = mebibytes(side.driver.memory or "2Gi")
-    driver = {
-        "cores": cores(side.driver),
-        "memory": f"{heap_of_driver}m",
-        **pod("driver", side.driver),
-    }
-    executor: dict[str, Any] = {
-        "instances": job.tasks,
-        "cores": cores(wanted),
-        "memory": f"{heap}m",
-        "memoryOverhead": f"{beside}m",
-        **pod("executor", wanted),
-    }
-    # Cores, memory and instances have their own fields.
-    prefixes = ("spark.task.", "spark.executor.resource.", "spark.speculation")
-    properties = {key: value for key, value in conf(job).items() if key.startswith(prefixes)}
-    if wanted.gpu:
-        properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
-    spec: dict[str, Any] = {
-        "type": "Python",
-        "mode": "cluster",
-        "pythonVersion": "3",
-        "sparkVersion": side.version,
-        "image": job.image,
-        "mainApplicationFile": side.application or APPLICATION,
-        "arguments": [kubernetes_text(word) for word in application_args(job)],
-        "sparkConf": {**properties, **side.conf},
-        "restartPolicy": {"type": "Never"},
-        "driver": driver,
-        "executor": executor,
-    }
-    if job.secrets.image_pull:
-        spec["imagePullSecrets"] = list(job.secrets.image_pull)
-    if sources:
-        spec["volumes"] = sources
-    if job.time_to_live is not None:
-        spec["timeToLiveSeconds"] = job.time_to_live
-    if job.gang:
-        spec["batchScheduler"] = "volcano"
-        if job.gang.queue:
-            spec["batchSchedulerOptions"] = {"queue": job.gang.queue}
-    whole: Object = {
-        "apiVersion": "sparkoperator.k8s.io/v1beta2",
-        "kind": "SparkApplication",
-        "metadata": metadata(job, job.name),
-        "spec": spec,
-    }
-    return [object_document(whole)]
-
-
-TARGET: Final = Target(
-    name="sparkapplication",
-    title="spark-operator: SparkApplication sparkoperator.k8s.io/v1beta2",
-    form="kubernetes",
-    render=render,
-    cannot={
+    name = "sparkapplication"
+    title = "spark-operator: SparkApplication sparkoperator.k8s.io/v1beta2"
+    cannot: ClassVar = {
         "clean_up": "Spark itself removes executors at the end",
         "gang.scheduler=kueue": "the operator supports only Volcano and YuniKorn",
         "gang.minimum": "gridflow's coordinator needs all tasks at once",
         "resources.gpu_resource": "Spark requests VENDOR/gpu, and its script finds only NVIDIA's",
         "tensorboard": "the operator starts only Spark's pods; use another target for TensorBoard",
-    },
-    leaves={"serve": "serving and kserve", "notebook": "notebook", "marathon": "marathon"}
-    | {"port": "the targets that give tasks a fixed port"},
-    needs=("image", "command"),
-)
+    }
+    leaves: ClassVar = LEAVES
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the SparkApplication."""
+        side = settings(job)
+        wanted = largest(job)
+        heap, beside = split_memory(wanted)
+        sources, mounts = volumes(job)
+        env = env_list(dict(job.env))
+        env += [key_env(variable, ref.secret, ref.key) for variable, ref in job.secrets.env.items()]
+        env += credential_env(job)
+
+        def pod(role: str, resources: Resources) -> dict[str, Any]:
+            spec: dict[str, Any] = {"labels": {**job.labels, **names(job, role)}}
+            if job.annotations:
+                spec["annotations"] = dict(job.annotations)
+            if env:
+                spec["env"] = env
+            if mounts:
+                spec["volumeMounts"] = mounts
+            user = job.run_as_user if job.run_as_user != RUN_AS_USER else SPARK_USER
+            spec["podSecurityContext"] = pod_security(user)["securityContext"]
+            spec |= box_security(user)
+            place = placement(job, resources)
+            place.pop("imagePullSecrets", None)
+            if account := place.pop("serviceAccountName", None):
+                spec["serviceAccount"] = account
+            return spec | place
+
+        heap_of_driver = mebibytes(side.driver.memory or "2Gi")
+        driver = {
+            "cores": cores(side.driver),
+            "memory": f"{heap_of_driver}m",
+            **pod("driver", side.driver),
+        }
+        executor: dict[str, Any] = {
+            "instances": job.tasks,
+            "cores": cores(wanted),
+            "memory": f"{heap}m",
+            "memoryOverhead": f"{beside}m",
+            **pod("executor", wanted),
+        }
+        # Cores, memory and instances have their own fields.
+        prefixes = ("spark.task.", "spark.executor.resource.", "spark.speculation")
+        properties = {key: value for key, value in conf(job).items() if key.startswith(prefixes)}
+        if wanted.gpu:
+            properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
+        spec: dict[str, Any] = {
+            "type": "Python",
+            "mode": "cluster",
+            "pythonVersion": "3",
+            "sparkVersion": side.version,
+            "image": job.image,
+            "mainApplicationFile": side.application or APPLICATION,
+            "arguments": [kubernetes_text(word) for word in application_args(job)],
+            "sparkConf": {**properties, **side.conf},
+            "restartPolicy": {"type": "Never"},
+            "driver": driver,
+            "executor": executor,
+        }
+        if job.secrets.image_pull:
+            spec["imagePullSecrets"] = list(job.secrets.image_pull)
+        if sources:
+            spec["volumes"] = sources
+        if job.time_to_live is not None:
+            spec["timeToLiveSeconds"] = job.time_to_live
+        if job.gang:
+            spec["batchScheduler"] = "volcano"
+            if job.gang.queue:
+                spec["batchSchedulerOptions"] = {"queue": job.gang.queue}
+        whole = object_document(
+            "sparkoperator.k8s.io/v1beta2", "SparkApplication", metadata(job, job.name), spec=spec
+        )
+        return [whole]
+
+    def has_program(self, job: Job) -> bool:
+        """Whether the job has a driver program of its own."""
+        return bool(settings(job).application)

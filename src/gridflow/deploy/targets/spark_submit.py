@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from gridflow.deploy.description.problems import Problem
 from gridflow.deploy.pods import GCS_DIRECTORY, GPU_PRODUCT, s3_settings
-from gridflow.deploy.targets.base import Document, Target
+from gridflow.deploy.targets.base import Document, ScriptTarget
 from gridflow.deploy.targets.spark import (
     APPLICATION,
+    LEAVES,
     application_args,
     conf,
     largest,
@@ -94,56 +95,6 @@ def _yarn_text(text: str) -> str:
     return re.sub(r'[\\"$`]', r"\\\g<0>", text)
 
 
-def standalone(job: Job) -> list[Document]:
-    """Return the script for a standalone cluster."""
-    properties = _env(job, "spark.executorEnv.")
-    properties["spark.cores.max"] = str(job.tasks * int(conf(job)["spark.executor.cores"]))
-    return script(job, "${SPARK_MASTER:?set it to spark://HOST:7077}", properties, INSTALLED)
-
-
-def yarn(job: Job) -> list[Document]:
-    """Return the script for YARN."""
-    properties = {"spark.submit.deployMode": "cluster"}
-    prefixes = ("spark.executorEnv.", "spark.yarn.appMasterEnv.")
-    properties |= _env(job, *prefixes, escape=_yarn_text)
-    if job.gang and job.gang.queue:
-        properties["spark.yarn.queue"] = job.gang.queue
-    if job.labels:
-        properties["spark.yarn.tags"] = ",".join(f"{k}={v}" for k, v in job.labels.items())
-    return script(job, "yarn", properties, INSTALLED)
-
-
-def kubernetes(job: Job) -> list[Document]:
-    """Return the script for Kubernetes."""
-    base = "spark.kubernetes."
-    properties = {
-        "spark.submit.deployMode": "cluster",
-        f"{base}namespace": job.namespace,
-        f"{base}container.image": job.image,
-        **_env(job, "spark.executorEnv.", f"{base}driverEnv.", escape=kubernetes_text),
-    }
-    if job.service_account:
-        properties[f"{base}authenticate.driver.serviceAccountName"] = job.service_account
-    if job.secrets.image_pull:
-        properties[f"{base}container.image.pullSecrets"] = ",".join(job.secrets.image_pull)
-    for key, value in job.node_selector.items():
-        properties[f"{base}node.selector.{key}"] = value
-    wanted = largest(job)
-    if wanted.gpu:
-        properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
-    if wanted.gpu_type:
-        properties[f"{base}executor.node.selector.{GPU_PRODUCT}"] = wanted.gpu_type
-    if job.gang:
-        for side in ("driver", "executor"):
-            feature = "org.apache.spark.deploy.k8s.features.VolcanoFeatureStep"
-            properties[f"{base}{side}.pod.featureSteps"] = feature
-        properties[f"{base}scheduler.name"] = "volcano"
-    for side in ("driver", "executor"):
-        properties |= _pod(job, f"{base}{side}.")
-    master = "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
-    return script(job, master, properties, APPLICATION, in_pods=True)
-
-
 def _pod(job: Job, base: str) -> dict[str, str]:
     found = {f"{base}label.{key}": value for key, value in job.labels.items()}
     found |= {f"{base}annotation.{key}": value for key, value in job.annotations.items()}
@@ -178,18 +129,6 @@ def _pod(job: Job, base: str) -> dict[str, str]:
     return found
 
 
-def _mounted_twice(job: Job) -> Iterator[Problem]:
-    """Reject a secret at two paths, because the property is named after the secret."""
-    mounts = [(f"volumes[{i}].secret", v.secret) for i, v in enumerate(job.volumes) if v.secret]
-    mounts += [(f"secrets.files.{path}", name) for path, name in job.secrets.files.items()]
-    mounts += [("credentials.gcs.secret", gcs.secret)] if (gcs := job.credentials.gcs) else []
-    seen = set()
-    for path, name in mounts:
-        if name in seen:
-            yield Problem(path, f"Spark mounts a secret at one path only, and {name!r} has another")
-        seen.add(name)
-
-
 _COMMON: Final = {
     "time_to_live": "Spark doesn't keep finished applications on the cluster",
     "clean_up": "Spark itself removes executors at the end",
@@ -212,49 +151,72 @@ _NOT_KUBERNETES: Final = {
     "service_account": "there are no service accounts",
     "annotations": "applications have no annotations",
 }
-_LEAVES: Final = {
-    "serve": "serving and kserve",
-    "notebook": "notebook",
-    "marathon": "marathon",
-    "port": "the targets that give tasks a fixed port",
-}
-STANDALONE: Final = Target(
-    name="spark-submit-standalone",
-    title="spark-submit to a standalone cluster",
-    form="script",
-    render=standalone,
-    cannot={
+
+
+class _SubmitTarget(ScriptTarget):
+    """A script with ``spark-submit``."""
+
+    def has_program(self, job: Job) -> bool:
+        """Whether the job has a driver program of its own."""
+        return bool(settings(job).application)
+
+
+class StandaloneTarget(_SubmitTarget):
+    """``spark-submit`` to a standalone cluster."""
+
+    name = "spark-submit-standalone"
+    title = "spark-submit to a standalone cluster"
+    needs = ("command",)
+    cannot: ClassVar = {
         **_COMMON,
         **_NOT_KUBERNETES,
         "gang": "a standalone cluster has no queues",
         "node_selector": "a standalone cluster has no kinds of nodes",
         "labels": "applications have no labels",
-    },
-    leaves={**_LEAVES, "image": "the targets with containers"},
-    needs=("command",),
-)
-YARN: Final = Target(
-    name="spark-submit-yarn",
-    title="spark-submit to YARN",
-    form="script",
-    render=yarn,
-    cannot={
+    }
+    leaves: ClassVar = {**LEAVES, "image": "the targets with containers"}
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the script for a standalone cluster."""
+        properties = _env(job, "spark.executorEnv.")
+        properties["spark.cores.max"] = str(job.tasks * int(conf(job)["spark.executor.cores"]))
+        return script(job, "${SPARK_MASTER:?set it to spark://HOST:7077}", properties, INSTALLED)
+
+
+class YarnTarget(_SubmitTarget):
+    """``spark-submit`` to YARN."""
+
+    name = "spark-submit-yarn"
+    title = "spark-submit to YARN"
+    needs = ("command",)
+    cannot: ClassVar = {
         **_COMMON,
         **_NOT_KUBERNETES,
         "gang.scheduler=kueue": "YARN uses its own queues",
         "gang.scheduler=volcano": "YARN uses its own queues",
         "node_selector": "YARN takes a single node label expression; set "
         "spark.yarn.executor.nodeLabelExpression in spark.conf",
-    },
-    leaves={**_LEAVES, "image": "the targets with containers"},
-    needs=("command",),
-)
-KUBERNETES: Final = Target(
-    name="spark-submit-kubernetes",
-    title="spark-submit to Kubernetes",
-    form="script",
-    render=kubernetes,
-    cannot={
+    }
+    leaves: ClassVar = {**LEAVES, "image": "the targets with containers"}
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the script for YARN."""
+        properties = {"spark.submit.deployMode": "cluster"}
+        prefixes = ("spark.executorEnv.", "spark.yarn.appMasterEnv.")
+        properties |= _env(job, *prefixes, escape=_yarn_text)
+        if job.gang and job.gang.queue:
+            properties["spark.yarn.queue"] = job.gang.queue
+        if job.labels:
+            properties["spark.yarn.tags"] = ",".join(f"{k}={v}" for k, v in job.labels.items())
+        return script(job, "yarn", properties, INSTALLED)
+
+
+class SparkPodsTarget(_SubmitTarget):
+    """``spark-submit`` to Kubernetes."""
+
+    name = "spark-submit-kubernetes"
+    title = "spark-submit to Kubernetes"
+    cannot: ClassVar = {
         **_COMMON,
         "gang.scheduler=kueue": "spark-submit supports only Volcano",
         "gang.queue": "Volcano's queue needs a pod group template; use sparkapplication",
@@ -263,8 +225,48 @@ KUBERNETES: Final = Target(
         "run_as_user": "spark-submit needs a pod template for that; use sparkapplication",
         "tolerations": "spark-submit needs a pod template for that; use sparkapplication",
         "volumes.config": "spark-submit doesn't mount ConfigMaps",
-    },
-    leaves=_LEAVES,
-    needs=("image", "command"),
-    cannot_together=_mounted_twice,
-)
+    }
+    leaves: ClassVar = LEAVES
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the script for Kubernetes."""
+        base = "spark.kubernetes."
+        properties = {
+            "spark.submit.deployMode": "cluster",
+            f"{base}namespace": job.namespace,
+            f"{base}container.image": job.image,
+            **_env(job, "spark.executorEnv.", f"{base}driverEnv.", escape=kubernetes_text),
+        }
+        if job.service_account:
+            properties[f"{base}authenticate.driver.serviceAccountName"] = job.service_account
+        if job.secrets.image_pull:
+            properties[f"{base}container.image.pullSecrets"] = ",".join(job.secrets.image_pull)
+        for key, value in job.node_selector.items():
+            properties[f"{base}node.selector.{key}"] = value
+        wanted = largest(job)
+        if wanted.gpu:
+            properties["spark.executor.resource.gpu.vendor"] = "nvidia.com"
+        if wanted.gpu_type:
+            properties[f"{base}executor.node.selector.{GPU_PRODUCT}"] = wanted.gpu_type
+        if job.gang:
+            for side in ("driver", "executor"):
+                feature = "org.apache.spark.deploy.k8s.features.VolcanoFeatureStep"
+                properties[f"{base}{side}.pod.featureSteps"] = feature
+            properties[f"{base}scheduler.name"] = "volcano"
+        for side in ("driver", "executor"):
+            properties |= _pod(job, f"{base}{side}.")
+        master = "k8s://${KUBERNETES_API:?set it to https://HOST:PORT}"
+        return script(job, master, properties, APPLICATION, in_pods=True)
+
+    def cannot_together(self, job: Job) -> Iterator[Problem]:
+        """Reject a secret at two paths, because the property is named after the secret."""
+        mounts = [(f"volumes[{i}].secret", v.secret) for i, v in enumerate(job.volumes) if v.secret]
+        mounts += [(f"secrets.files.{path}", name) for path, name in job.secrets.files.items()]
+        mounts += [("credentials.gcs.secret", gcs.secret)] if (gcs := job.credentials.gcs) else []
+        seen = set()
+        for path, name in mounts:
+            if name in seen:
+                yield Problem(
+                    path, f"Spark mounts a secret at one path only, and {name!r} has another"
+                )
+            seen.add(name)

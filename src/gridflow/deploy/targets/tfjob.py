@@ -8,17 +8,17 @@ Restarts happen inside the pods. The operator's restarts (kubeflow/trainer v1.9,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
-from gridflow.deploy.pods import began_env, env_list, metadata, task_pod
-from gridflow.deploy.targets.base import Document, Target, object_document
-from gridflow.deploy.targets.sidecars import SIDES, kueue_labels, scheduler, tensorboard
+from gridflow.deploy.pods import began_env, env_list, metadata, object_document, task_pod
+from gridflow.deploy.targets.objects import KubernetesTarget
+from gridflow.deploy.targets.sidecars import kueue_labels, scheduler, tensorboard
 from gridflow.deploy.task_start import UNSTARTED, meeting, start_words
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
 #: The operator writes TF_CONFIG only into a container of this name, and reads only this port.
 CONTAINER: Final = "tensorflow"
@@ -48,53 +48,44 @@ def run_policy(job: Job) -> dict[str, Any]:
     return policy
 
 
-def render(job: Job) -> list[Document]:
-    """Return the TFJob and its sidecars."""
-    # The operator's names: pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec.
-    heard = meeting(job, lambda role, i: f"{job.name}-{role}-{i}.{job.namespace}.svc")
-    replicas = {}
-    for name, role in job.role_items():
-        # With a single task, the operator doesn't set TF_CONFIG.
-        alone = {"GRIDFLOW_ROLE": name, "GRIDFLOW_INDEX": "0"} if job.tasks == 1 else {}
-        template = task_pod(
-            job,
-            name,
-            words=start_words(job, restarts=True, deadline=True),
-            container=CONTAINER,
-            port_name=PORT_NAME,
-            cluster=None,
-            news=heard,
-            restart=None,
-            extra_env=(*env_list(alone), *began_env(job)),
-        )
-        if job.deadline is not None:
-            # The operator only checks the job's deadline when something else happens to the job.
-            template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
-        replicas[ROLE_NAMES[name]] = {
-            "replicas": role.replicas,
-            "restartPolicy": "Never",
-            "template": template,
-        }
-    spec: dict[str, Any] = {"runPolicy": run_policy(job), "tfReplicaSpecs": replicas}
-    if CHIEF not in job.roles:
-        spec = {"successPolicy": "AllWorkers", **spec}
-    top = metadata(job, job.name)
-    top["labels"] = {**top["labels"], **kueue_labels(job)}
-    whole: Object = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
-        "metadata": top,
-        "spec": spec,
-    }
-    return [object_document(whole), *tensorboard(job)]
+class TFJobTarget(KubernetesTarget):
+    """A TFJob."""
 
+    name = "tfjob"
+    title = "Kubeflow training operator: TFJob kubeflow.org/v1"
+    restarts_pods = True
+    cannot: ClassVar = {"roles.dispatcher": NO_DATA_SERVICE, "roles.data": NO_DATA_SERVICE}
 
-TARGET: Final = Target(
-    name="tfjob",
-    title="Kubeflow training operator: TFJob kubeflow.org/v1",
-    form="kubernetes",
-    render=render,
-    cannot={"roles.dispatcher": NO_DATA_SERVICE, "roles.data": NO_DATA_SERVICE},
-    leaves=SIDES,
-    needs=("image", "command"),
-)
+    def render(self, job: Job) -> list[Document]:
+        """Return the TFJob and its sidecars."""
+        # The operator's names: pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec.
+        heard = meeting(job, lambda role, i: f"{job.name}-{role}-{i}.{job.namespace}.svc")
+        replicas = {}
+        for name, role in job.role_items():
+            # With a single task, the operator doesn't set TF_CONFIG.
+            alone = {"GRIDFLOW_ROLE": name, "GRIDFLOW_INDEX": "0"} if job.tasks == 1 else {}
+            template = task_pod(
+                job,
+                name,
+                words=start_words(job, restarts=True, deadline=True),
+                container=CONTAINER,
+                port_name=PORT_NAME,
+                cluster=None,
+                news=heard,
+                restart=None,
+                extra_env=(*env_list(alone), *began_env(job)),
+            )
+            if job.deadline is not None:
+                # The operator only checks the job's deadline when something else happens to it.
+                template["spec"]["activeDeadlineSeconds"] = job.deadline + UNSTARTED
+            replicas[ROLE_NAMES[name]] = {
+                "replicas": role.replicas,
+                "restartPolicy": "Never",
+                "template": template,
+            }
+        spec: dict[str, Any] = {"runPolicy": run_policy(job), "tfReplicaSpecs": replicas}
+        if CHIEF not in job.roles:
+            spec = {"successPolicy": "AllWorkers", **spec}
+        top = metadata(job, job.name)
+        top["labels"] = {**top["labels"], **kueue_labels(job)}
+        return [object_document("kubeflow.org/v1", "TFJob", top, spec=spec), *tensorboard(job)]

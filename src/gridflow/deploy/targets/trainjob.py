@@ -6,13 +6,12 @@ TF_CONFIG in the container, from JobSet's pod names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow.deploy.pods import began_env, metadata, task_pod
-from gridflow.deploy.targets.base import Document, Target, object_document
+from gridflow.deploy.pods import began_env, metadata, object_document, task_pod
 from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
+from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.targets.sidecars import (
-    SIDES,
     join_group,
     kueue_labels,
     scheduler,
@@ -22,7 +21,7 @@ from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_word
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
-    from gridflow.deploy.kinds import Object
+    from gridflow.deploy.targets.base import Document
 
 #: The replicated job and container that a TrainJob's ``trainer`` section configures.
 NODE: Final = "node"
@@ -42,7 +41,7 @@ def part(job: Job, role: str) -> str:
     return NODE if role == job.main_role else role
 
 
-def runtime(job: Job) -> Object:
+def runtime(job: Job) -> Document:
     """Return the TrainingRuntime of a job."""
     cluster = addresses(job, lambda r, i: host(job, part(job, r), i), lambda *_: job.port)
     heard = meeting(job, lambda r, i: host(job, part(job, r), i))
@@ -80,49 +79,39 @@ def runtime(job: Job) -> Object:
     spec["template"] = template_of_set
     top = metadata(job, f"{job.name}-tensorflow")
     top["labels"] = {**top["labels"], "trainer.kubeflow.org/framework": "tensorflow"}
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": top,
-        "spec": spec,
-    }
+    return object_document("trainer.kubeflow.org/v1alpha1", "TrainingRuntime", top, spec=spec)
 
 
-def render(job: Job) -> list[Document]:
-    """Return the runtime, the TrainJob and their sidecars."""
-    spec: dict[str, Any] = {
-        "runtimeRef": {
-            "apiGroup": "trainer.kubeflow.org",
-            "kind": "TrainingRuntime",
-            "name": f"{job.name}-tensorflow",
-        },
-        "trainer": {"image": job.image, "numNodes": job.roles[job.main_role].replicas},
-    }
-    if job.deadline is not None:
-        # Trainer's deadline removes the JobSet with its pods and their output.
-        spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
-    top = metadata(job, job.name)
-    top["labels"] = {**top["labels"], **kueue_labels(job)}
-    whole: Object = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": top,
-        "spec": spec,
-    }
-    return [object_document(runtime(job)), object_document(whole), *tensorboard(job)]
+class TrainJobTarget(KubernetesTarget):
+    """A TrainJob and its runtime."""
 
-
-TARGET: Final = Target(
-    name="trainjob",
-    title="Kubeflow Trainer v2: TrainJob with its own TensorFlow runtime",
-    form="kubernetes",
-    render=render,
-    cannot={
+    name = "trainjob"
+    title = "Kubeflow Trainer v2: TrainJob with its own TensorFlow runtime"
+    restarts_pods = True
+    cannot: ClassVar = {
         "clean_up=none": "the underlying JobSet stops running pods when the job has finished",
         "clean_up=all": NO_TIME_TO_LIVE,
         "time_to_live": NO_TIME_TO_LIVE,
         "gang.minimum": "Trainer's pod groups start with all tasks",
-    },
-    leaves=SIDES,
-    needs=("image", "command"),
-)
+    }
+
+    def render(self, job: Job) -> list[Document]:
+        """Return the runtime, the TrainJob and their sidecars."""
+        spec: dict[str, Any] = {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "TrainingRuntime",
+                "name": f"{job.name}-tensorflow",
+            },
+            "trainer": {"image": job.image, "numNodes": job.roles[job.main_role].replicas},
+        }
+        if job.deadline is not None:
+            # Trainer's deadline removes the JobSet with its pods and their output.
+            spec["activeDeadlineSeconds"] = job.deadline + UNSTARTED
+        top = metadata(job, job.name)
+        top["labels"] = {**top["labels"], **kueue_labels(job)}
+        return [
+            runtime(job),
+            object_document("trainer.kubeflow.org/v1alpha1", "TrainJob", top, spec=spec),
+            *tensorboard(job),
+        ]
