@@ -310,7 +310,7 @@ class Result:
         and metrics by name.
         """
         found = sorted(self._outcome.evaluation.items())
-        return [{**place._asdict(), **logs} for place, logs in found]
+        return [{**place.to_dict(), **logs} for place, logs in found]
 
     @property
     def tensorboard_dir(self) -> Path:

@@ -17,7 +17,7 @@ from gridflow import (
     GridflowError,
     InvalidArgument,
 )
-from gridflow._wire.commands import EndStreams
+from gridflow._wire.commands import EndRows
 from gridflow._wire.identity import make_identities
 from gridflow.compat.tfos import TFManager, TFNode, _queues, _rows, marker
 from gridflow.compat.tfos._queues import NodeQueues
@@ -84,7 +84,7 @@ def test_batches_cross_segments(node):
         [0, 1, 2, 3],
         [4, 5, 6, 7],
     ]
-    node.streams.obey(EndStreams())
+    node.streams.obey(EndRows(0, None, are_all=True))
     assert [row.n for row in feed.next_batch(4)] == [8]
     assert feed.should_stop()
 

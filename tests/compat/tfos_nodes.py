@@ -9,7 +9,7 @@ from gridflow._agent.features.streams import Streams
 from gridflow._feed.normalize import FeedOptions
 from gridflow._training.inbox import Inbox
 from gridflow._training.streaming import SentRows
-from gridflow._wire.commands import EndStreams
+from gridflow._wire.commands import EndRows
 from gridflow.compat.tfos import TFNode
 from gridflow.compat.tfos._queues import NodeQueues
 from suite.waiting import patience
@@ -90,7 +90,7 @@ class Node:
     def end(self):
         """End the feed, and wait until the program has read what is there."""
         self.gate.set()
-        self.streams.obey(EndStreams())
+        self.streams.obey(EndRows(0, None, are_all=True))
         if self.program is not None:
             self.program.join(patience())
             assert not self.program.is_alive()

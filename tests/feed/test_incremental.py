@@ -21,7 +21,7 @@ from gridflow._feed.plan.epochs import steps_for
 from gridflow._feed.plan.grants import ArrivingGrant, Standing, first_plan, full_steps, granted
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
-from gridflow._wire import commands, reports
+from gridflow._wire import child, commands, reports
 from gridflow.errors import DataError, SchemaError
 
 TAILS = ("spread", "repeat", "drop")
@@ -121,7 +121,6 @@ class World:
         self.on_the_way = [[] for _ in counts]
         self.known = [Standing()] * len(counts)
         self.steps = [0] * len(counts)
-        self.send(self.rows.wanted())
 
     def send(self, actions):
         for action in actions:
@@ -191,8 +190,6 @@ def test_in_whatever_order_rows_and_messages_come_all_ranks_make_the_same_steps(
 def test_news_come_once():
     rows = LaunchRows([0, 2])
     assert rows.arriving(0, reports.Arriving({"train": 5})) == []
-    assert rows.wanted() == [SendTo(0, commands.Announce()), SendTo(2, commands.Announce())]
-    assert rows.wanted() == []
     first = commands.Arrived({"train": 3}, {"train": 3})
     assert rows.arriving(2, reports.Arriving({"train": 3})) == [SendTo(0, first), SendTo(2, first)]
     assert rows.arriving(0, reports.Arriving({"train": 9})) == []
@@ -200,17 +197,15 @@ def test_news_come_once():
     assert rows.spooled(2, ended)[0].command == commands.Arrived({"train": 4}, {"train": 9})
     assert rows.spooled(0, ended)[0].command.rows == {"train": [4, 4]}
     assert rows.arriving(0, reports.Arriving({"train": 4})) == []
-    assert rows.wanted() == []
 
 
 def test_a_rank_that_ended_without_rows_lets_nobody_begin_before_it_was_lent_some():
     rows = LaunchRows([0, 1])
-    rows.wanted()
     rows.arriving(0, reports.Arriving({"train": 50}))
     assert rows.spooled(1, reports.Spooled({"train": {"rows": 0}}, {})) == []
 
 
-def test_an_agent_announces_the_first_rows_and_others_once_it_is_asked():
+def test_an_agent_announces_the_first_rows_and_others_once_its_function_trains_on_them():
     said, told = [], []
     payload = SimpleNamespace(datasets=("train", "test"))
     reporter = SimpleNamespace(report=said.append)
@@ -221,7 +216,8 @@ def test_an_agent_announces_the_first_rows_and_others_once_it_is_asked():
     feature.arrived("train", 9)
     feature.arrived("test", 1)
     assert feature.messages() == []
-    assert feature.obey(commands.Announce())
+    feature.hear(child.RowsAwaited())
+    feature.hear(child.RowsAwaited(early=True))
     feature.arrived("test", 4)
     assert [report.rows for report in said] == [
         {"train": 5, "test": 0},

@@ -48,7 +48,7 @@ def test_the_coordinator_tells_what_all_ranks_have_and_how_sections_end():
     assert streams.streamed(0, heard(0, 10)) == []
     (told,) = streams.streamed(1, heard(0, 4))
     assert (told.section, told.certain, told.counts) == ({"s": 0}, {"s": 4}, {})
-    assert streams.end_section("q/0") == [commands.EndSection(1, "q/0")]
+    assert streams.end_section("q/0") == [commands.EndRows(1, "q/0", are_all=False)]
     assert streams.streamed(0, heard(0, 10, [(0, 10)])) == []
     (told,) = streams.streamed(1, heard(0, 4, [(0, 4)]))
     assert (told.section, told.certain, told.previous) == ({"s": 1}, {"s": 0}, {"s": [10, 4]})
@@ -59,7 +59,7 @@ def test_the_coordinator_tells_what_all_ranks_have_and_how_sections_end():
     for rank in (0, 1):
         streams.trained(rank, reports.SectionTrained(0, is_saved=False))
     assert streams.is_trained
-    assert streams.end() == [commands.EndStreams()]
+    assert streams.end() == [commands.EndRows(1, "q/0", are_all=True)]
     assert streams.end() == []
     streams.streamed(0, heard(0, 17, [(0, 10)], ended=True))
     (told,) = streams.streamed(1, heard(0, 9, [(0, 4)], ended=True))

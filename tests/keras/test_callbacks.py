@@ -126,6 +126,7 @@ class Place:
     tensorboard_dir: object = "somewhere"
     training: TrainingOptions = PLAIN
     writer: object = None
+    regrouping: object = None
 
 
 COPIED = dataclasses.replace(PLAIN, tensorboard=TensorBoard(serve=False, copy_to="s3://logs"))

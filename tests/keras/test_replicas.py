@@ -225,6 +225,8 @@ def models_of_nobody(ctx, captured):
             mixed = made(ctx.strategy, layer)
             attempts["a layer of it"] = lambda mixed=mixed: mixed.fit(X, X[:, :1], verbose=0)
             attempts["captured"] = lambda: captured.fit(X, X[:, :1], verbose=0)
+            own, other = made(ctx.strategy), keras.optimizers.SGD()
+            attempts["its optimizer"] = lambda own=own, other=other: own.compile(other, "mse")
         for name, attempt in attempts.items():
             with pytest.raises(ValueError, match=r"with ctx\.strategy\.scope") as caught:
                 attempt()
@@ -244,7 +246,8 @@ def test_a_model_of_another_strategy_is_not_trained_as_many_models():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     said, _ = run_job(models_of_nobody, 2, "multi_worker_mirrored", arguments=(model,))[0]
-    assert len(said) == 8
+    assert len(said) == 9
+    assert "the optimizer was created outside" in said["keras", "its optimizer"]
     assert "a separate model" in said["keras", "outside"]
     assert "with ctx.alone()" in said["keras", "captured"]
 

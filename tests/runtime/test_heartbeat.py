@@ -134,7 +134,7 @@ def test_what_fails_late_of_a_life_that_is_over_says_nothing_of_the_next():
     ]
     result = {"kind": "pickle", "files": ["value"]}
     for life in lives:
-        life._take(Returned(result, "/nowhere"))
+        life._take(Returned(result, "/nowhere", []))
     lives[0].end()
     failed, succeeds = uploads.waiting
     failed(OSError("the connection broke"))

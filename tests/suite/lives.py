@@ -37,7 +37,7 @@ class Life:
         The checkpoint to resume from.
     """
 
-    tensorboard_dir = group = None
+    tensorboard_dir = group = regrouping = None
     pulled: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, ctx: Any, committed: Path, resume_from: Path | None = None) -> None:

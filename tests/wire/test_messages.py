@@ -28,7 +28,6 @@ FAMILIES = {
     "to child": child.TO_CHILD,
     "from child": child.FROM_CHILD,
     "uploads": headers.UPLOADS,
-    "downloads": headers.DOWNLOADS,
 }
 ALL = [(family, each) for family in FAMILIES.values() for each in family._types.values()]
 texts, numbers = st.text(max_size=5), st.floats(allow_nan=False)

@@ -193,9 +193,9 @@ class ProcessSupervisor:
                 self._uploads.file(Path(message.path), header, partial(self._sent, message))
             case child.Returned():
                 self._on_other(message)
+                if message.imported:
+                    self._on_imported(message.imported)
                 self._hand_over(message.result, Path(message.folder))
-            case child.Imported():
-                self._on_imported(message.packages)
             case OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)

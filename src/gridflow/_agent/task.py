@@ -194,7 +194,7 @@ class TaskRunner:
                 self._counts = command
                 self._life.send(command)
             case commands.Inspect():
-                self._life.send(child.LookAround(command.profile))
+                self._life.send(command)
             case commands.Clear(generation=self._generation):
                 self._clear(restart=command.restart)
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from gridflow._coordinator.checkpoints import CheckpointStore
     from gridflow._wire.headers import Upload
-    from gridflow._wire.messages import Message
 
 _INCOMING: Final = ".incoming-"
 
@@ -97,12 +96,12 @@ class JobFiles:
         with path.open("rb") as source, open_file(target, "ab") as file:
             shutil.copyfileobj(source, file)
 
-    def find(self, wanted: Message) -> Path:
+    def find(self, wanted: headers.Download) -> Path:
         """Return the file that an agent asks for."""
-        match wanted:
-            case headers.CheckpointDownload():
+        match wanted.kind:
+            case "checkpoint":
                 return self._checkpoints.stored(wanted.name)
-            case headers.Loan():
+            case "loan":
                 return self.loan(wanted.name)
         return self._job_dir / wanted.kind
 

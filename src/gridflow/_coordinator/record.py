@@ -120,7 +120,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "generation": attempt.generation,
         "seconds": round(attempt.seconds, 3),
-        "resumed_at": attempt.resumed_at and attempt.resumed_at._asdict(),
+        "resumed_at": attempt.resumed_at and attempt.resumed_at.to_dict(),
         "failure": attempt.failure and f"{attempt.failure.task}: {attempt.failure.summary}",
         "replaced": [f"{failure.task}: {failure.summary}" for failure in attempt.replaced],
     }
@@ -130,7 +130,7 @@ def _place(step: Progress | None) -> dict[str, Any] | None:
     if step is None:
         return None
     place = Place(step.fit, step.epoch, step.step)
-    return {**place._asdict(), "steps_per_epoch": step.steps_per_epoch}
+    return {**place.to_dict(), "steps_per_epoch": step.steps_per_epoch}
 
 
 def _finite(logs: Mapping[str, float]) -> dict[str, float | None]:

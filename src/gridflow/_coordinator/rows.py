@@ -11,9 +11,9 @@ A rank without any row of a dataset can't make a step. The rank with the most ro
 repeated rows, which the ledger shows. A column that one rank can't feed is left out on all ranks; a
 column whose type or shape differs between ranks ends the job.
 
-The ranks announce their first rows, and all are told once each has some. If a function trains on
-rows before all have arrived, the ranks keep announcing, and all are told how many rows each of them
-has for certain. This number only grows, and once all have spooled it is the final count. So a rank
+The ranks announce their first rows, and all are told once each has some. If the function trains on
+rows before all have arrived, they keep announcing, and all are told how many rows each of them has
+for certain. This number only grows, and once all have spooled it is the final count. So a rank
 that knows less waits longer, and all ranks do the same.
 """
 
@@ -30,7 +30,7 @@ from gridflow._wire import commands, reports
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gridflow._wire.reports import Arriving, RowsWanted, Spooled
+    from gridflow._wire.reports import Arriving, Spooled
 
 
 class RowsPhase(enum.Enum):
@@ -134,7 +134,6 @@ class LaunchRows:
         self._left_out: dict[str, dict[str, str]] = {}
         self._lent: set[str] = set()
         self._arriving: dict[int, Mapping[str, int]] = {}
-        self._announced = False
         self._told: commands.Arrived | None = None
 
     @property
@@ -142,14 +141,11 @@ class LaunchRows:
         """The known counts of each fed rank, in order."""
         return [self._counts[rank] for rank in self._fed if rank in self._counts]
 
-    def take(self, rank: int, report: Spooled | Arriving | RowsWanted) -> list[RowsAction]:
+    def take(self, rank: int, report: Spooled | Arriving) -> list[RowsAction]:
         """Handle an agent's report about its rows."""
-        match report:
-            case reports.Spooled():
-                return self.spooled(rank, report)
-            case reports.Arriving():
-                return self.arriving(rank, report)
-        return self.wanted()
+        if isinstance(report, reports.Spooled):
+            return self.spooled(rank, report)
+        return self.arriving(rank, report)
 
     def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
         """Note a rank's rows: all of its own, or those it has borrowed."""
@@ -167,13 +163,6 @@ class LaunchRows:
         if len(self.counts) < len(self._fed):
             return self._tell()
         return self._settle()
-
-    def wanted(self) -> list[RowsAction]:
-        """Note that a function trains before all rows have arrived."""
-        if self._announced or self.phase is not RowsPhase.WAITING:
-            return []
-        self._announced = True
-        return [SendTo(rank, commands.Announce()) for rank in self._fed]
 
     def arriving(self, rank: int, report: Arriving) -> list[RowsAction]:
         """Note how many rows a rank has so far."""

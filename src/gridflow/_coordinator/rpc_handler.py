@@ -344,7 +344,7 @@ class RpcHandler:
 
     def find_file(self, header: dict[str, Any]) -> Path:
         """Return the file of the function, its modules, a checkpoint or a loan."""
-        return self._files.find(headers.DOWNLOADS.decode(header))
+        return self._files.find(parse(AN_AGENT, "a wish", header, headers.Download))
 
     # With the lock held ------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class RpcHandler:
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
             case reports.Joined():
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
-            case reports.Spooled() | reports.Arriving() | reports.RowsWanted():
+            case reports.Spooled() | reports.Arriving():
                 self._settle(self._rows.take(rank, report))
             case _ if isinstance(report, ranks.AMONG_RANKS):
                 self._among_ranks(sender, report)

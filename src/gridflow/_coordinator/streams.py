@@ -70,10 +70,7 @@ class LaunchStreams:
         """Forget what the ranks reported in the previous generation."""
         self._generation, self._heard, self._told = generation, {}, None
         self._trained = {}
-        known: list[Command] = []
-        if self._label is not None:
-            known.append(commands.EndSection(self._sections, self._label))
-        return [*known, commands.EndStreams()] if self._has_ended else known
+        return self._ends() if self._label is not None or self._has_ended else []
 
     def receiving(self, rank: int, report: Receiving) -> None:
         """Note where to send a rank's rows."""
@@ -98,7 +95,7 @@ class LaunchStreams:
         if self._has_ended:
             return []
         self._has_ended = True
-        return [commands.EndStreams()]
+        return self._ends()
 
     def contradiction(self, report: Streamed) -> str | None:
         """Return the contradiction between a rank's rows and another's, or None."""
@@ -119,11 +116,14 @@ class LaunchStreams:
     def part(self) -> list[Command]:
         """Divide the streams into sections: no checkpoint is made within one."""
         self._label = self._label or ""
-        return [commands.EndSection(self._sections, self._label)]
+        return self._ends()
 
     def end_section(self, label: str) -> list[Command]:
         self._sections, self._label = self._sections + 1, label
-        return [commands.EndSection(self._sections, label)]
+        return self._ends()
+
+    def _ends(self) -> list[Command]:
+        return [commands.EndRows(self._sections, self._label, self._has_ended)]
 
     def trained(self, rank: int, report: SectionTrained) -> None:
         """Note that a rank has trained on all of a section."""

@@ -75,8 +75,8 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         steps = min(whole_number("steps", steps, 1), len(self))
         return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
 
-    def endless(self) -> EndlessArrays:
-        """Return the dataset for a fit with ``steps_per_epoch``: it starts over when it ends."""
+    def repeat(self) -> EndlessArrays:
+        """Return the dataset that starts over when it ends."""
         return EndlessArrays(self._source)
 
     def __getitem__(self, index: int) -> Any:

@@ -53,7 +53,7 @@ def follow(
         logs = numbers(model.evaluate(data, steps=steps, verbose=0, return_dict=True))
         place = message.place
         trained = checkpoint.batches
-        found.append({**place._asdict(), **logs})
+        found.append({**place.to_dict(), **logs})
         report(place, logs)
         if writer is not None:
             _write(writer, logs, trained)

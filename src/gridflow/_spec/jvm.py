@@ -25,11 +25,13 @@ def scala_context(context: SparkContext) -> Any:
 
 
 def java_session(spark: SparkSession) -> Any:
-    return spark._jsparkSession  # noqa: SLF001
+    """Return the session in the JVM; None over Spark Connect."""
+    return getattr(spark, "_jsparkSession", None)
 
 
 def java_frame(frame: DataFrame) -> Any:
-    return frame._jdf  # noqa: SLF001
+    """Return the frame in the JVM; None over Spark Connect."""
+    return getattr(frame, "_jdf", None)
 
 
 def java_column(column: Column) -> Any:

@@ -27,6 +27,10 @@ class Place(NamedTuple):
     epoch: Count
     step: Count
 
+    def to_dict(self) -> dict[str, int]:
+        """Return the numbers by their names."""
+        return {"fit": self.fit, "epoch": self.epoch, "step": self.step}
+
     def __str__(self) -> str:
         fit = f"fit {self.fit + 1}, " if self.fit else ""
         return f"{fit}epoch {self.epoch}, step {self.step}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow._spec.option_checks import choose, whole_number
+from gridflow._wire.child import RowsAwaited
 from gridflow._wire.commands import Arrived, Counts
-from gridflow._wire.reports import RowsWanted
 from gridflow.errors import SchemaError, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def wait_for_some(inbox: Inbox, channel: Channel, name: str) -> None:
 
     Raises `SchemaError`: There is no such dataset.
     """
-    channel.send(RowsWanted())
+    channel.send(RowsAwaited(early=True))
 
     def is_there() -> bool:
         arrived = inbox.latest(Arrived)

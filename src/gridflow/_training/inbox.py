@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import traceback
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gridflow._keras.patches.private_parts import COLLECTIVE_FILE, WAITING_FILES
 from gridflow._training import output
-from gridflow._wire.child import Leave, LookAround
+from gridflow._wire.child import Leave
+from gridflow._wire.commands import Inspect
 from gridflow._wire.messages import Message
 from gridflow._wire.reports import Stack
 from gridflow.errors import WireError
@@ -80,22 +80,20 @@ class Inbox:
     def _read(self) -> None:
         try:
             for message in self._channel.receive():
-                if isinstance(message, LookAround) and not message.profile:
+                if isinstance(message, Inspect) and not message.profile:
                     self._inspect()
                     continue
                 if type(message) in self._listeners:
                     self._listeners[type(message)](message)
                     continue
                 if isinstance(message, Leave) and self.leaves_at_once:
-                    output.flush()
-                    os._exit(0)
+                    output.leave(0)
                 with self._changed:
                     self._messages[type(message)] = message
                     self._changed.notify_all()
         except WireError as error:
             output.write("stderr", f"gridflow: {error}\n")
-            output.flush()
-        os._exit(1)  # without the agent, nobody can use a result
+        output.leave(1)  # without the agent, nobody can use a result
 
     def _inspect(self) -> None:
         frames = sys._current_frames()  # noqa: SLF001 (as debuggers do)

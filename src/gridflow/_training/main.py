@@ -29,7 +29,7 @@ from gridflow._spec.roles import DISPATCHER, facts_of
 from gridflow._training import leftovers, no_spark, output, tensorflow_server
 from gridflow._training.inbox import Inbox
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
-from gridflow._wire.child import Hello, Imported, Leave, Raised, Returned, Setup
+from gridflow._wire.child import Hello, Leave, Raised, Returned, Setup
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK
 from gridflow._wire.hints import hint_for
 from gridflow._wire.reports import Ready
@@ -111,9 +111,8 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
         raise
     folder = Path(setup.results)
     backend = runtime.training.backend
-    if preload is None and backend in sys.modules:
-        # The next process on this host starts with it.
-        channel.send(Imported([backend]))
+    # The next process on this host starts with it.
+    imported = [backend] if preload is None and backend in sys.modules else []
     group = mode.strategy if runtime.facts.exchanges_gradients else None
     # The return value of a task without a rank, a server or an evaluator, isn't used.
     result = results.pack(value if ctx.rank >= 0 else None, folder, ctx.is_chief, group)
@@ -123,7 +122,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
         runtime.stream.give_up()
     _say_what_goes(work_dir)
     output.flush()
-    is_sent = channel.send(Returned(result, str(folder)))
+    is_sent = channel.send(Returned(result, str(folder), imported))
     if not is_sent:  # if the agent had died, so had this process
         raise GridflowError(
             "the result can't be sent: the training function has closed file descriptors that it "
@@ -159,8 +158,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
         code = _exit_code(error)
     elif error is not None:
         output.write("stderr", _traceback(error))
-    output.flush()
-    os._exit(code)
+    output.leave(code)
 
 
 @contextlib.contextmanager
@@ -291,8 +289,7 @@ def _leave(code: int) -> None:
     finally:
         with contextlib.suppress(Exception):  # of the function's own handlers
             logging.shutdown()
-        output.flush()
-        os._exit(code)
+        output.leave(code)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from gridflow._spec import backends, strategies
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._training.meetings import MeetingClient
-from gridflow._wire.child import LookAround
+from gridflow._wire.commands import Inspect
 
 if TYPE_CHECKING:
     from gridflow._feed.plan.counter import EpochCounter
@@ -55,7 +55,7 @@ class TaskProcess:
         self.spent = Spent({"ranks": self.agreement.waited, "source": _made})
         backend = backends.of(self.training.backend)
         self.profiler = Profiler(backend, self.task, Path(setup.tensorboard))
-        inbox.listen(LookAround, lambda told: self.profiler.ask(*told.profile))
+        inbox.listen(Inspect, lambda told: self.profiler.ask(*told.profile))
         #: How fits go on after a rank was lost; None: they don't.
         self.regrouping: Regrouping | None = None
         self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)

@@ -10,7 +10,6 @@ from gridflow._training import arriving
 from gridflow._wire.child import (
     StreamNews,
     StreamOpened,
-    StreamRefused,
     StreamResults,
     StreamTaken,
 )
@@ -175,7 +174,7 @@ class SentRows:
     """
 
     def __init__(self, runtime: TaskRuntime, name: str) -> None:
-        self._runtime, self._name = runtime, name
+        self._runtime, self._name, self._taken = runtime, name, 0
         inbox = runtime.inbox
         runtime.channel.send(StreamOpened(name, 1, together=False, as_sent=True))
 
@@ -230,11 +229,12 @@ class SentRows:
 
     def taken(self, rows: int) -> None:
         """Report how many rows were read so far."""
+        self._taken = rows
         self._runtime.channel.send(StreamTaken(self._name, rows))
 
     def refuse(self) -> None:
         """Let no more rows be sent to this rank."""
-        self._runtime.channel.send(StreamRefused(self._name))
+        self._runtime.channel.send(StreamTaken(self._name, self._taken, are_last=True))
 
     def answer(self, segment: int, answers: pa.RecordBatch) -> None:
         """Answer the rows of a segment."""

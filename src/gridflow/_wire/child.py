@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gridflow._spec.place import Place
-from gridflow._wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation
+from gridflow._wire.commands import AMONG_RANKS, Arrived, Counts, EndEvaluation, Inspect
 from gridflow._wire.failures import FailureKind
 from gridflow._wire.messages import Family, Message
 from gridflow._wire.reports import RELAYED
@@ -67,14 +67,6 @@ class NewCheckpoint(Message):
 
 
 @dataclass(frozen=True)
-class LookAround(Message):
-    """Report where the process is, a `Stack`, or profile steps: the first and the last."""
-
-    kind: ClassVar[str] = "look_around"
-    profile: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Leave(Message):
     """The result has arrived: exit."""
 
@@ -90,18 +82,15 @@ class Hello(Message):
 
 
 @dataclass(frozen=True)
-class Imported(Message):
-    """What the process has imported, so that later ones can import it earlier."""
-
-    kind: ClassVar[str] = "imported"
-    packages: list[str]
-
-
-@dataclass(frozen=True)
 class RowsAwaited(Message):
-    """It waits for rows or has made its first step: writing rows needn't give way any longer."""
+    """It waits for rows or has made its first step: writing rows needn't give way any longer.
+
+    `early`: Whether it trains on rows before all have arrived, and needs to know how many there
+        are. All ranks then do.
+    """
 
     kind: ClassVar[str] = "rows_awaited"
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,11 +113,13 @@ class Returned(Message):
     """The function returned. A folder holds the files to send.
 
     `result`: What `gridflow._keras.results.pack` made of the value.
+    `imported`: Packages that it has imported, so that later processes can do so earlier.
     """
 
     kind: ClassVar[str] = "returned"
     result: dict[str, Any]
     folder: str
+    imported: list[str]
 
 
 @dataclass(frozen=True)
@@ -199,19 +190,15 @@ class StreamOpened(Message):
 
 @dataclass(frozen=True)
 class StreamTaken(Message):
-    """Rows of a stream taken since the generation began: they aren't needed again."""
+    """Rows of a stream taken since the generation began: they aren't needed again.
+
+    `are_last`: Whether the function takes no more of them; those of other ranks may.
+    """
 
     kind: ClassVar[str] = "stream_taken"
     name: str
     rows: int
-
-
-@dataclass(frozen=True)
-class StreamRefused(Message):
-    """The function takes no more rows of a stream; those of other ranks may."""
-
-    kind: ClassVar[str] = "stream_refused"
-    name: str
+    are_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,11 +224,11 @@ class StreamResults(Message):
 
 TO_CHILD: Final[Family[Message]] = Family(
     "the agent",
-    *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, LookAround, Leave, StreamNews),
+    *(Setup, Arrived, Counts, NewCheckpoint, EndEvaluation, Inspect, Leave, StreamNews),
     *AMONG_RANKS,
 )
 FROM_CHILD: Final[Family[Message]] = Family(
     "the training process",
-    *(Hello, Imported, RowsAwaited, MadeCheckpoint, Returned, Raised, *RELAYED),
-    *(StreamOpened, StreamTaken, StreamRefused, StreamMark, StreamResults),
+    *(Hello, RowsAwaited, MadeCheckpoint, Returned, Raised, *RELAYED),
+    *(StreamOpened, StreamTaken, StreamMark, StreamResults),
 )

@@ -48,13 +48,6 @@ class Counts(Command):
 
 
 @dataclass(frozen=True)
-class Announce(Command):
-    """Keep reporting how many rows of the rank can be read: someone trains on them already."""
-
-    kind: ClassVar[str] = "announce"
-
-
-@dataclass(frozen=True)
 class Arrived(Command):
     """How many rows can be read on every rank while more are to come.
 
@@ -90,24 +83,19 @@ class StreamStanding(Command):
 
 
 @dataclass(frozen=True)
-class EndSection(Command):
+class EndRows(Command):
     """The rows so far form a section: train on all of it, then make a checkpoint.
 
     `sections`: Number of sections, including this one.
     `label`: What the checkpoint covers, as the feeder calls it. Empty before the first section,
-        when checkpoints are to be made only at the ends of sections.
+        when checkpoints are to be made only at the ends of sections; None: there are none.
+    `are_all`: Whether no more rows may be taken.
     """
 
-    kind: ClassVar[str] = "end_section"
+    kind: ClassVar[str] = "end_rows"
     sections: int
-    label: str
-
-
-@dataclass(frozen=True)
-class EndStreams(Command):
-    """Take no more rows."""
-
-    kind: ClassVar[str] = "end_streams"
+    label: str | None
+    are_all: bool
 
 
 @dataclass(frozen=True)
@@ -194,7 +182,7 @@ class EndEvaluation(Command):
 
 @dataclass(frozen=True)
 class Inspect(Command):
-    """Ask the training process for its stack, or to profile steps.
+    """Report where the training process is, a `Stack`, or profile steps.
 
     `profile`: The first and the last of these; empty for a stack.
     """
@@ -229,7 +217,7 @@ class Close(Command):
 
 COMMANDS: Final[Family[Command]] = Family(
     "the coordinator",
-    *(Start, Counts, Announce, Arrived, StreamStanding, EndSection, EndStreams, Committed),
+    *(Start, Counts, Arrived, StreamStanding, EndRows, Committed),
     *(Clear, Fetch, EndEvaluation, Inspect, Lend, Borrow, Close),
     *AMONG_RANKS,
 )

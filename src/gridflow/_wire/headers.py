@@ -7,7 +7,7 @@ classes, which checks the types, before anything else reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -111,36 +111,20 @@ UPLOADS: Final[Family[Upload]] = Family(AN_AGENT, ResultFile, EventFile, Checkpo
 
 
 @dataclass(frozen=True)
-class Function(Message):
-    """The training function."""
+class Download:
+    """A file that an agent asks for.
 
-    kind: ClassVar[str] = "function"
+    `kind`: The training function, the modules that are shipped with it, a checkpoint, or rows that
+        another rank has lent.
+    `name`: That of the checkpoint or the dataset.
+    """
 
+    kind: Literal["function", "modules", "checkpoint", "loan"]
+    name: str = ""
 
-@dataclass(frozen=True)
-class Modules(Message):
-    """The modules that are shipped with the function."""
-
-    kind: ClassVar[str] = "modules"
-
-
-@dataclass(frozen=True)
-class CheckpointDownload(Message):
-    """A checkpoint, by its name."""
-
-    kind: ClassVar[str] = "checkpoint"
-    name: str
-
-
-@dataclass(frozen=True)
-class Loan(Message):
-    """Rows of a dataset that another rank has lent."""
-
-    kind: ClassVar[str] = "loan"
-    name: str
-
-
-DOWNLOADS: Final[Family[Message]] = Family(AN_AGENT, Function, Modules, CheckpointDownload, Loan)
+    def __post_init__(self) -> None:
+        if bool(self.name) != (self.kind in {"checkpoint", "loan"}):
+            raise ValueError(f"a {self.kind} of name {self.name!r}")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class Spooled(Report):
 class Arriving(Report):
     """Rows of the rank can be read, and more will come.
 
-    The first rows of each dataset are always reported, later ones only after an `Announce`.
+    The first rows of each dataset are always reported, later ones only if the function trains on
+    them before all have arrived.
 
     `rows`: Rows so far, for every dataset.
     """
@@ -156,13 +157,6 @@ class Joined(OfTraining):
     """The function has joined its TensorFlow server, and never returns."""
 
     kind: ClassVar[str] = "joined"
-
-
-@dataclass(frozen=True)
-class RowsWanted(OfTraining):
-    """The function trains on rows before all have arrived, and needs to know how many there are."""
-
-    kind: ClassVar[str] = "rows_wanted"
 
 
 @dataclass(frozen=True)
@@ -318,7 +312,7 @@ class Stack(OfTraining):
 
 
 RELAYED: Final = (
-    *(Ready, Joined, RowsWanted, FeedingStopped, SectionTrained),
+    *(Ready, Joined, FeedingStopped, SectionTrained),
     *(
         Progress,
         StepsDue,

@@ -141,7 +141,7 @@ class OpenTelemetry(Observer):
     def checkpoint(self, place: Place) -> None:
         """Count a checkpoint."""
         self._checkpoints.add(1, self._about)
-        self._generation.add_event("checkpoint", place._asdict())
+        self._generation.add_event("checkpoint", place.to_dict())
 
     def restart(self, cause: TaskFailure) -> None:
         """End the generation with its failure, and begin the next one."""

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from gridflow._agent.features.base import Feature
-from gridflow._wire import commands, reports
+from gridflow._wire import child, commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepGrants(Feature):
-    """Announces the rank's first rows, later ones on request, and passes on what all ranks have."""
+    """Announces the rank's first rows, later ones if needed, and passes on what all ranks have."""
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
@@ -33,18 +33,20 @@ class StepGrants(Feature):
             if is_first or self._announces:
                 self.tools.reporter.report(reports.Arriving(dict(self._rows)))
 
+    def hear(self, message: Message) -> bool:
+        """Announce rows from now on, if the function trains on them; others hear of it, too."""
+        if isinstance(message, child.RowsAwaited) and message.early:
+            with self._lock:
+                self._announces = True
+                self.tools.reporter.report(reports.Arriving(dict(self._rows)))
+        return False
+
     def obey(self, command: Command) -> bool:
-        """Carry out `Announce` and `Arrived`."""
-        match command:
-            case commands.Announce():
-                with self._lock:
-                    self._announces = True
-                    self.tools.reporter.report(reports.Arriving(dict(self._rows)))
-            case commands.Arrived():
-                self._newest = command
-                self.tools.tell(command)
-            case _:
-                return False
+        """Pass on what all ranks have."""
+        if not isinstance(command, commands.Arrived):
+            return False
+        self._newest = command
+        self.tools.tell(command)
         return True
 
     def messages(self) -> Sequence[Message]:

@@ -72,9 +72,9 @@ class Streams(Feature):
             case child.StreamTaken():
                 self._inflows[message.name].take(message.rows)
                 self._answers.rows_read()
-            case child.StreamRefused():
-                self._inflows[message.name].end()
-                self._answers.fail(UNWANTED, message.name)
+                if message.are_last:
+                    self._inflows[message.name].end()
+                    self._answers.fail(UNWANTED, message.name)
             case child.StreamMark():
                 self._inflows[message.name].mark(message.place, message.rows, message.section)
             case child.StreamResults():
@@ -89,7 +89,7 @@ class Streams(Feature):
         return True
 
     def obey(self, command: Command) -> bool:
-        """Carry out `StreamStanding` and `EndStreams`."""
+        """Carry out `StreamStanding`, `Committed` and `EndRows`."""
         match command:
             case commands.StreamStanding(generation=self._generation):
                 self._standing = command
@@ -101,10 +101,8 @@ class Streams(Feature):
                     inflow.committed(command.place)
             case commands.Committed():
                 pass
-            case commands.EndSection():
-                self._end_section(command)
-            case commands.EndStreams():
-                self._end()
+            case commands.EndRows():
+                self._end(command)
             case _:
                 return False
         return True
@@ -193,14 +191,6 @@ class Streams(Feature):
 
     # ---------------------------------------------------------------------------------------------
 
-    def _end_section(self, command: commands.EndSection) -> None:
-        with self._lock:
-            self._sections, self._label = command.sections, command.label
-            for inflow in self._inflows.values():
-                inflow.end_sections(command.sections)
-            self._report()
-        self._tell()
-
     def _say_lost(self, name: str, rows: int) -> None:
         words = f"{rows:,} rows of {name!r} taken since the checkpoint aren't fed again"
         self.tools.reporter.lines([f"gridflow: {words}"])
@@ -253,11 +243,15 @@ class Streams(Feature):
             self._tell()
             self._closed.wait(pace)
 
-    def _end(self) -> None:
+    def _end(self, command: commands.EndRows) -> None:
         with self._lock:
-            self._has_ended = True
+            self._sections, self._label = command.sections, command.label
+            self._has_ended = command.are_all
             for inflow in self._inflows.values():
-                inflow.end()
+                if command.label is not None:
+                    inflow.end_sections(command.sections)
+                if command.are_all:
+                    inflow.end()
             if not self._closed.is_set():
                 self._report()
         self._tell()

@@ -20,6 +20,7 @@ from gridflow._feed.ingest.base import RankRows, check_name
 from gridflow._feed.ingest.names import quoted
 from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
 from gridflow._feed.types import refusal, spark_refusal
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument, SchemaError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def readable(frame: DataFrame, dataset: str) -> tuple[DataFrame, dict[str, str]]
     try:
         frame.schema  # noqa: B018 (it is read once)
     except PySparkValueError as error:
-        jdf = getattr(frame, "_jdf", None)
+        jdf = jvm.java_frame(frame)
         if jdf is None:
             raise SchemaError(
                 f"dataset {dataset!r} has a column of a type that this PySpark doesn't know: "

@@ -51,7 +51,7 @@ _known: dict[str, bool] = {}
 
 def can_pack(spark: SparkSession) -> bool:
     """Return whether a session has ``gridflow.pack``; add the jar if necessary."""
-    if not hasattr(spark, "_jsparkSession"):  # Connect: the server's jars can't be changed
+    if jvm.java_session(spark) is None:  # Connect: the server's jars can't be changed
         return False
     with _lock:
         name = str(jvm.java_session(spark).sessionUUID())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _merges(frame: DataFrame) -> bool:
 
 def _decisive(frame: DataFrame) -> Any:
     """Return the last node of a frame's plan that says how many partitions there are."""
-    jdf = getattr(frame, "_jdf", None)
+    jdf = jvm.java_frame(frame)
     if jdf is None:  # Spark Connect shows no plan
         return None
     plan = jdf.queryExecution().executedPlan()

@@ -98,6 +98,16 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         return getattr(self._local, "step", None)
 
     @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.exchange.size
+
+    @property
+    def averages(self) -> bool:
+        """Whether gradients are means over the rows of all ranks, and not sums."""
+        return self.step is not None
+
+    @property
     def has_summed(self) -> bool:
         """Whether the gradients that an optimizer has are those of all ranks."""
         return getattr(self._local, "has_summed", False)

@@ -196,16 +196,6 @@ def shards(variable: Any) -> list[Any] | None:
     return list(value.variables) if isinstance(value, part(home, "ShardedVariable")) else None
 
 
-def takes_training(model: Any) -> bool:
-    """Return whether a model's call has an argument ``training``."""
-    return bool(part(model, "_call_has_training_arg"))
-
-
-def compute_loss(model: Any, x: Any, y: Any, outputs: Any, weight: Any, *, training: bool) -> Any:
-    """Return the loss of a batch, with a ``compute_loss`` with or without ``training``."""
-    return part(model, "_compute_loss")(x, y, outputs, weight, training=training)
-
-
 @contextlib.contextmanager
 def with_losses(model: Any, losses: Sequence[Any]) -> Iterator[None]:
     """Replace a model's additional losses in a block."""

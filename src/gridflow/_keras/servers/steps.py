@@ -7,8 +7,9 @@ them up. The states of all of Keras's own metrics are sums.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -192,15 +193,21 @@ class _Keras3Steps(Steps):
 
         model = self._model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-        takes_training = {"training": training} if private_parts.takes_training(model) else {}
-        outputs = model(x, **takes_training)
+        outputs = model(x, **_if_taken(model.call, training=training))
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics]
         # Losses of layers and weights: inside the scope the model wouldn't find its own.
         with private_parts.with_losses(model, model.losses), keras.StatelessScope(zeros) as scope:
-            loss = private_parts.compute_loss(model, x, y, outputs, weight, training=training)
+            taken = _if_taken(model.compute_loss, training=training)
+            loss = model.compute_loss(x, y, outputs, weight, **taken)
             private_parts.count_loss(model, loss, _rows_in(x))
             model.compute_metrics(x, y, outputs, sample_weight=weight)
         return outputs, loss, [tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in zeros]
+
+
+def _if_taken(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return those arguments that a method of a user's model has."""
+    known = inspect.signature(method).parameters
+    return {name: value for name, value in arguments.items() if name in known}
 
 
 class _TfKerasSteps(Steps):

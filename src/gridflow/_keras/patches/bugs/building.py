@@ -46,7 +46,7 @@ def _building_reads_a_batch() -> bool:
     )
     data = _MustNotBeRead()
     iterators = {f"get_{kind}_iterator": lambda: iter(data) for kind in (*BACKENDS[1:], "numpy")}
-    adapter = SimpleNamespace(py_dataset=data, _standardize_batch=tuple, **iterators)
+    adapter = SimpleNamespace(py_dataset=data, **iterators)
     iterator = type("Data", (), {"data_adapter": adapter, "__iter__": lambda _: iter(data)})()
     try:
         getattr(home, name)(model, iterator=iterator)
@@ -62,7 +62,7 @@ def _patch() -> None:
         adapter: Any = getattr(iterator, "data_adapter", None)
         data: Any = getattr(adapter, "py_dataset", None)
         if isinstance(data, ArrayDataset):
-            data_batch = adapter._standardize_batch(data.sample())
+            data_batch = data.sample()
         original(self, iterator=iterator, data_batch=data_batch)
 
     wrap(*private_parts.building(), build, Layer.BUG)

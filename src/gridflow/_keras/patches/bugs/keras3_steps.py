@@ -1,86 +1,23 @@
-"""The patches for Keras 3 that concern epochs and steps (see `keras3`)."""
+"""The patch for a step of Keras 3 that counts although it found no data (see `keras3`)."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
-from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
-from keras.src.backend.tensorflow import trainer
 
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.private_parts import trainer as trainer_class
 from gridflow._keras.patches.registry import Patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-_BATCH = 3  # batches of the probes' data; the number doesn't matter
 TRAINER: Final = trainer_class()
 
-
-# --- epochs: an iterator too many at the end of each, and a length that is one too high -------
-
-
-class _ProbeEpoch(trainer.TFEpochIterator):  # type: ignore[misc]
-    """An epoch over a list, which counts how often it is started."""
-
-    def __init__(self, known: int | None) -> None:
-        self.__dict__.update(
-            steps_per_epoch=None,
-            steps_per_execution=1,
-            _num_batches=known,
-            _steps_seen=0,
-            _current_iterator=None,
-            data_adapter=SimpleNamespace(on_epoch_begin=lambda: None, on_epoch_end=lambda: None),
-        )
-        self.begun = 0
-
-    def _get_iterator(self) -> list[int]:
-        self.begun += 1
-        return list(range(_BATCH))
-
-    def tf_sync(self) -> None:
-        """Do nothing: no operation runs here."""
-
-
-def _epochs_are_miscounted() -> bool:
-    known = _ProbeEpoch(_BATCH)
-    list(known._enumerate_iterator())
-    unknown = _ProbeEpoch(None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with unknown.catch_stop_iteration():
-            for _, _, iterator in unknown._enumerate_iterator():
-                next(iterator)
-    return known.begun != 1 or unknown._num_batches != _BATCH
-
-
-def _patch_epochs() -> None:
-    def enumerate_iterator(original: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
-        if self.steps_per_epoch:
-            yield from original(self)
-            return
-        self.data_adapter.on_epoch_begin()
-        self._current_iterator = iterator = iter(self._get_iterator())
-        stride = self.steps_per_execution
-        steps = range(0, self._num_batches, stride) if self._num_batches else count(0, stride)
-        for step in steps:
-            # Set before the step: if the step finds no more data, this is the epoch's length.
-            self._steps_seen = step
-            yield step, step + stride - 1, iterator
-        self._current_iterator = None
-        self._steps_seen = 0
-        self.data_adapter.on_epoch_end()
-
-    wrap(trainer.TFEpochIterator, "_enumerate_iterator", enumerate_iterator, Layer.BUG)
-
-
-# --- a step that counts although it found no data ---------------------------------------------
 
 # The probe runs no operation: that would start TensorFlow's eager context, after which devices
 # can't be configured.
@@ -182,24 +119,7 @@ def _patch_steps() -> None:
     wrap(TRAINER, "_make_function", make_function, Layer.BUG)
 
 
-def with_steps(adapter: Any, steps: int | None) -> Any:
-    """Make a Keras data adapter report this number of steps."""
-
-    class Adapter(type(adapter)):  # type: ignore[misc]
-        num_batches = steps
-
-    adapter.__class__ = Adapter
-    return adapter
-
-
 PATCHES: Final = (
-    Patch(
-        "epochs",
-        "keras",
-        "each epoch starts its data twice, and an unknown length is found one too high",
-        _epochs_are_miscounted,
-        _patch_epochs,
-    ),
     Patch(
         "steps",
         "keras",

@@ -38,7 +38,7 @@ PATCHES: Final = (
     building.fix(),
     dict_inputs.fix(),
     weights.fix(),
-    *torch_groups.PATCHES,
+    torch_groups.fix(),
     Patch(
         "optimizers are saved by the names that all backends know",
         "keras",

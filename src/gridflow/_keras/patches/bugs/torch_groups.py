@@ -1,4 +1,4 @@
-"""Patches for Keras versions that exchange gradients and metrics if torch has a process group.
+"""The patch for a Keras that exchanges gradients and metrics if torch has a process group.
 
 Keras 3.15 ignores groups. From 3.16 on it wraps each model in DistributedDataParallel, and sums the
 metrics in each step. gridflow already does both, also for custom loops, and for ranks that evaluate
@@ -68,52 +68,35 @@ class _Counter:
     value = torch.zeros(1)
 
 
-def _is_wrapped() -> bool:
-    """Return whether a model is wrapped to average gradients before its first step."""
+def _exchanges() -> bool:
+    """Return whether a model is wrapped to average gradients, or its metrics are added up."""
+    model = _Model()
     try:
-        with _refusing(DistributedDataParallel, "__init__"):
-            TRAINER.make_train_function(_Model(), force=True)
+        with (
+            _refusing(DistributedDataParallel, "__init__"),
+            _refusing(distributed, "all_reduce"),
+        ):
+            TRAINER.make_train_function(model, force=True)
+            TRAINER.get_metrics_result(model)
     except _ExchangesError:
         return True
     return False
 
 
-def _patch_wrapping() -> None:
-    name = "_initialize_ddp"
-    private_parts.part(TRAINER, name)
-    setattr(TRAINER, name, lambda _: None)
-
-
-def _metrics_are_added_up() -> bool:
-    """Return whether a model's metrics are summed over all processes in each step."""
-    try:
-        with _refusing(distributed, "all_reduce"):
-            TRAINER.get_metrics_result(_Model())
-    except _ExchangesError:
-        return True
-    return False
-
-
-def _patch_metrics() -> None:
+def _patch() -> None:
+    wrapping = "_initialize_ddp"
+    private_parts.part(TRAINER, wrapping)
+    setattr(TRAINER, wrapping, lambda _: None)
     TRAINER.get_metrics_result = private_parts.base_trainer().get_metrics_result
 
 
-PATCHES: Final = (
-    Patch(
-        "models are wrapped",
+def fix() -> Patch:
+    return Patch(
+        "models are exchanged in each step",
         "keras",
-        "gradients are averaged twice, and buffers taken from the first process",
-        _is_wrapped,
-        _patch_wrapping,
+        "gradients are averaged twice, buffers taken from the first process, and sums of metrics "
+        "count once for each process; processes with fewer steps to test are waited for forever",
+        _exchanges,
+        _patch,
         is_group,
-    ),
-    Patch(
-        "metrics are added up in each step",
-        "keras",
-        "sums of metrics count once for each process, and processes with fewer steps to test are "
-        "waited for forever",
-        _metrics_are_added_up,
-        _patch_metrics,
-        is_group,
-    ),
-)
+    )

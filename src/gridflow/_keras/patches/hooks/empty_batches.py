@@ -29,10 +29,13 @@ _UNEVEN: Final = "_gridflow_uneven"
 _KINDS: Final = ("train", "test")
 
 
-def keras3_hook(trainer: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
+def keras3_hook(
+    trainer: Any, variables_of: Callable[[Any], list[Any]], leave_statistics: Callable[[], None]
+) -> Hook:
     """Return the hook for the trainer of Keras 3.
 
     `variables_of`: Returns the variables of a model's metrics.
+    `leave_statistics`: Keeps layers from counting such a part of a batch.
     """
 
     def make_function(original: Any, self: Any, step_function: Callable[[Any], Any]) -> Any:
@@ -50,15 +53,21 @@ def keras3_hook(trainer: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
         wrap(trainer, "_make_function", make_function, Layer.ROWS)
         for kind in _KINDS:
             wrap(trainer, f"make_{kind}_function", _remade(kind), Layer.ROWS)
+        leave_statistics()
 
     return _hook(install)
 
 
-def tf_keras_hook(model: Any, handler: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
+def tf_keras_hook(
+    model: Any,
+    handler: Any,
+    variables_of: Callable[[Any], list[Any]],
+    leave_statistics: Callable[[], None],
+) -> Hook:
     """Return the hook for the models of tf_keras, whose functions look their step up when traced.
 
     `handler`: The class that handles their data.
-    `variables_of`: Returns the variables of a model's metrics.
+    `variables_of`, `leave_statistics`: As for Keras 3.
     """
 
     def with_step(kind: str) -> Callable[..., Any]:
@@ -90,6 +99,7 @@ def tf_keras_hook(model: Any, handler: Any, variables_of: Callable[[Any], list[A
         wrap(handler, "__init__", init, Layer.ROWS)
         for kind in _KINDS:
             wrap(model, f"make_{kind}_function", with_step(kind), Layer.ROWS)
+        leave_statistics()
 
     return _hook(install)
 

@@ -1,6 +1,7 @@
-"""Shared code of the hooks that make rows count once outside training.
+"""Data of ``ctx.dataset`` in ``fit``, ``evaluate`` and ``predict``, on all backends.
 
-Keras gets a dataset of ``ctx.dataset``, and evaluates or predicts on its `EvaluationView` instead.
+Rows count once outside training: Keras evaluates and predicts on a dataset's `EvaluationView`. And
+with ``steps_per_epoch`` the rows start over when they end.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._feed.dataset.evaluation_view import is_attached, view_of
-from gridflow._keras.patches.hooks.position import first_dimension, spec_of
+from gridflow._keras.patches.hooks.position import first_dimension, keep_pass, spec_of
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.private_parts import inputs_of
+from gridflow._keras.patches.registry import Hook
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+_METHODS: Final = ("fit", "evaluate", "predict")
 _TO_FIT: Final = (
     "tail='spread' spreads uneven rows over batches of two sizes: use ctx.dataset(tail='repeat') "
     "or tail='drop', with the model's batch_size."
@@ -30,41 +33,43 @@ _TO_TEST: Final = (
 )
 
 
-def patch(
+def hook(
     cls: Any,
     signatures: Any,
     evaluating: Callable[[Any, Any], AbstractContextManager[None]],
     predicting: Callable[[Any, Any], AbstractContextManager[Callable[[Any], Any]]],
-) -> None:
-    """Make ``fit`` (for validation), ``evaluate`` and ``predict`` use each row once.
+) -> Hook:
+    """Return the hook that makes ``fit`` (in validation), ``evaluate``, ``predict`` use a row once.
 
     `cls`: Of models.
     `signatures`: The class in which these methods have all their parameters by name.
     `evaluating`, `predicting`: Context managers around the original call; they get the model and
-        the `EvaluationView`. What ``predicting`` yields is applied to the predictions.
+        the `EvaluationView`, to predict also None, for other data. What ``predicting`` yields is
+        applied to the predictions.
     """
+    known = {name: inspect.signature(getattr(signatures, name)) for name in _METHODS}
 
     def exchanged(name: str, parameter: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Return the `EvaluationView` that was passed, and the arguments with its view."""
-        place = list(inspect.signature(getattr(signatures, name)).parameters).index(parameter) - 1
-        data = args[place] if place < len(args) else kwargs.get(parameter)
+        given = known[name].bind(None, *args, **kwargs)
+        data = given.arguments.get(parameter)
         once = view_of(data)
         if once is None:
             _refuse_derived(data, name)
-        if once is not None and place < len(args):
-            args = (*args[:place], once.view, *args[place + 1 :])
-        elif once is not None:
-            kwargs = {**kwargs, parameter: once.view}
-        return once, args, kwargs
+        else:
+            given.arguments[parameter] = once.view
+        return once, given.args[1:], given.kwargs
 
     def fit_once(fit: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("fit", "validation_data", args, kwargs)
-        data = args[0] if args else kwargs.get("x")
+        given = known["fit"].bind(self, *args, **kwargs)
+        data = given.arguments.get("x")
         if is_attached(data):
             _check_rows(self, data, _TO_FIT)
         if once is not None:
             _check_rows(self, once.view, _TO_TEST)
-        return fit(self, *args, **kwargs)
+        given.arguments["x"] = _going_on(self, data, given.arguments.get("steps_per_epoch"))
+        return fit(*given.args, **given.kwargs)
 
     def evaluate_once(evaluate: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("evaluate", "x", args, kwargs)
@@ -76,16 +81,35 @@ def patch(
 
     def predict_once(predict: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         once, args, kwargs = exchanged("predict", "x", args, kwargs)
-        if once is None:
-            return predict(self, *args, **kwargs)
-        _check_rows(self, once.view, _TO_TEST)
+        if once is not None:
+            _check_rows(self, once.view, _TO_TEST)
         with predicting(self, once) as arranged:
             found = predict(self, *args, **kwargs)
         return arranged(found)
 
-    wrap(cls, "fit", fit_once, Layer.ROWS)
-    wrap(cls, "evaluate", evaluate_once, Layer.ROWS)
-    wrap(cls, "predict", predict_once, Layer.ROWS)
+    def install() -> None:
+        for name, once in zip(_METHODS, (fit_once, evaluate_once, predict_once), strict=True):
+            wrap(cls, name, once, Layer.ROWS)
+
+    return Hook("rows count once in evaluate, validation and predict", install)
+
+
+def _going_on(model: Any, data: Any, steps: int | None) -> Any:
+    """Return the data of a fit: with ``steps_per_epoch``, those that start over when they end.
+
+    Keras would end the training there. A user's own data keep their end, as in one process.
+    """
+    known = _length(data) if steps and hasattr(data, "repeat") else None
+    goes_on = known not in {None, steps} and view_of(data) is not None
+    keep_pass(model, known if goes_on else None)
+    return data.repeat() if goes_on else data
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except TypeError:  # unknown, or endless
+        return None
 
 
 def _refuse_derived(data: Any, name: str) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keras.src.trainers import epoch_iterator
 
-from gridflow._keras.array_data import ArrayDataset
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
@@ -17,23 +16,6 @@ if TYPE_CHECKING:
 _SHARES = "_gridflow_shares_weights"
 #: The trainer, its build method, and the class that counts the steps of an epoch.
 FIT: Final = (*private_parts.building(), epoch_iterator.EpochIterator)
-
-
-def ending() -> Hook:
-    """Return the hook that continues an epoch of ``steps_per_epoch`` when a worker's rows end."""
-
-    def install() -> None:
-        def init(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> None:
-            steps = kwargs.get("steps_per_epoch")
-            # Only fit passes class weights. In evaluate and predict, each row comes once.
-            if steps and "class_weight" in kwargs and isinstance(x, ArrayDataset):
-                self._gridflow_pass = len(x)
-                x = x.endless()
-            original(self, x, *args, **kwargs)
-
-        wrap(epoch_iterator.EpochIterator, "__init__", init, Layer.ROWS)
-
-    return Hook("an epoch of steps_per_epoch goes on where the rows of a worker end", install)
 
 
 def same_weights(

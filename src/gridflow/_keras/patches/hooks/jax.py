@@ -13,15 +13,13 @@ import keras
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import (
+    compiling,
     evaluation_view,
     fits,
     group,
     group_evaluation,
-    returning,
     saving,
 )
-from gridflow._keras.patches.methods import Layer, wrap
-from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,19 +65,7 @@ def _alone(
 
 
 def _is_group() -> bool:
-    distribution = keras.distribution.distribution()
-    return distribution is not None and bool(distribution._is_multi_process)
-
-
-def _predict_alone() -> None:
-    def predict(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_group():
-            return original(self, *args, **kwargs)
-        variables = [*self.trainable_variables, *self.non_trainable_variables]
-        with _alone(self, variables, "predict_function"):
-            return original(self, *args, **kwargs)
-
-    wrap(TRAINER, "predict", predict, Layer.BUG)
+    return keras.distribution.distribution() is not None and jax.process_count() > 1
 
 
 def _add_up(values: list[Any]) -> list[Any]:
@@ -99,7 +85,7 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
         yield results
         return
     # Variables that the test would create must exist in all processes.
-    model._symbolic_build(data_batch=once.view.sample())
+    private_parts.build(model, once.view.sample())
     metrics = model.metrics_variables
 
     def of_all(logs: Any) -> Any:
@@ -121,24 +107,24 @@ def _evaluating(model: Any, once: ArrayOnce) -> Iterator[Callable[[Any], Any]]:
 
 
 @contextlib.contextmanager
-def _predicting(model: Any, once: ArrayOnce) -> Iterator[None]:
-    """Let a process with several devices predict on batches that don't split evenly."""
-    if once.is_global or _is_group() or keras.distribution.distribution() is None:
-        yield  # `_predict_alone` handles groups
+def _predicting(model: Any, once: ArrayOnce | None) -> Iterator[None]:
+    """Let a rank predict for itself, and several devices on batches that don't split evenly."""
+    is_uneven = once is not None and not once.is_global
+    if keras.distribution.distribution() is None or not (is_uneven or _is_group()):
+        yield
         return
     variables = [*model.trainable_variables, *model.non_trainable_variables]
-    known = evaluation_view.known_function(once, model, "predict")
+    known = None if once is None else evaluation_view.known_function(once, model, "predict")
     with _alone(model, variables, "predict_function", known):
         yield
-        evaluation_view.keep_function(once, model, "predict")
+        if once is not None:
+            evaluation_view.keep_function(once, model, "predict")
 
 
 HOOKS: Final = (
-    group.ending(),
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
-    Hook("a rank predicts for itself", _predict_alone, jax.distributed.is_initialized),
     group_evaluation.hook(TRAINER, _evaluating, _predicting),
-    returning.hook(private_parts.base_trainer(), "keras"),
+    compiling.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )

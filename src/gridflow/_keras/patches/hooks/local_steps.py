@@ -204,18 +204,13 @@ def hook() -> Hook:
     return Hook("ranks make steps alone, and average their models", install, _is_wanted)
 
 
-def refusal(model: Any) -> Hook:
-    """Return the hook of tf_keras, which has no such steps.
+def refuse() -> None:
+    """Refuse to train a model of tf_keras, which has no such steps.
 
-    `model`: The class with ``fit``.
+    Raises `InvalidArgument`: The job wants them.
     """
-
-    def refused(*_: Any, **__: Any) -> None:
+    if _is_wanted():
         raise InvalidArgument(
             "Distribution(local_steps=) is for Keras 3, and this is a tf_keras model. Leave it "
             "out, or use a keras model."
         )
-
-    return Hook(
-        "local steps are refused", lambda: wrap(model, "fit", refused, Layer.CHECK), _is_wanted
-    )

@@ -11,81 +11,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer as trainers
-from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
 import keras
 from gridflow._keras import group
 from gridflow._keras.group import steps
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.bugs import keras3_losses
-from gridflow._keras.patches.hooks import predictions
+from gridflow._keras.patches.hooks import gradients, predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _TRAINER: Final = private_parts.trainer()
-_SCALING: Final = loss_scale_optimizer.LossScaleOptimizer
-#: On an optimizer: whether its current loss has been divided among the ranks.
-_DIVIDED: Final = "_gridflow_divided"
 
 
-def _average_gradients_first() -> None:
-    """Keras sums gradients last, after they are clipped, checked and accumulated."""
-
-    def apply(
-        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
-    ) -> Any:
-        found = current()
-        if found is None or found.has_summed:
-            return original(self, grads, trainable_variables)
-        grads = found.mean_gradients(list(grads))
-        with found.after_sum():
-            return original(self, grads, trainable_variables)
-
-    for kind in (base_optimizer.BaseOptimizer, _SCALING):
-        wrap(kind, "apply", apply, Layer.ROWS)
-
-
-def _scale_parts() -> None:
-    """Few rows have larger gradients than many; float16 must overflow where one process does."""
-
-    def scale_loss(original: Any, self: Any, loss: Any) -> Any:
-        scaled, found = original(self, loss), current()
-        if found is None or found.step is None:
-            return scaled
-        vars(self)[_DIVIDED] = True  # bypasses Keras's __setattr__
-        return scaled / tf.cast(found.exchange.size, scaled.dtype)
-
-    def apply(
-        original: Any, self: Any, grads: Sequence[Any], trainable_variables: Any = None
-    ) -> Any:
-        found = current()
-        if found is not None and vars(self).pop(_DIVIDED, False):
-            grads = [None if each is None else _times(each, found.exchange.size) for each in grads]
-        return original(self, grads, trainable_variables)
-
-    wrap(_SCALING, "scale_loss", scale_loss, Layer.ROWS)
-    wrap(_SCALING, "_tf_apply", apply, Layer.ROWS)
-
-
-def _times(grad: Any, factor: int) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(_times(grad.values, factor), grad.indices, grad.dense_shape)
-    return grad * tf.cast(factor, grad.dtype)
-
-
-def _is_built(model: Any) -> bool:
-    # The conditions of Trainer._symbolic_build, whose work this saves.
-    return (
-        all(layer.built for layer in model._flatten_layers())
-        and (model._compile_metrics is None or model._compile_metrics.built)
-        and (model._compile_loss is None or model._compile_loss.built)
-        and (model.optimizer is None or model.optimizer.built)
-    )
+def _average() -> None:
+    gradients.install(current)
 
 
 def _has_no_call(model: Any) -> bool:
@@ -105,19 +49,21 @@ def _all_shapes_known(spec: Any) -> bool:
 
 
 def _can_be_built_ahead(model: Any, specs: Any) -> bool:
-    """Return whether a model isn't built yet, and can be without a batch."""
-    return (
-        not _is_built(model)
-        and not _has_no_call(model)
-        and all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
-    )
+    """Return whether a model can be built without a batch."""
+    shapes_known = all(_all_shapes_known(spec) for spec in tf.nest.flatten(specs))
+    return shapes_known and not _has_no_call(model)
 
 
 def _build_from_specs(model: Any, specs: Any) -> None:
-    """Build a model and what it was compiled with, without a batch."""
+    """Build a model and what it was compiled with, without a batch; as far as they aren't yet."""
     batch = tf.nest.map_structure(_symbol, specs)
     with model.distribute_strategy.scope():
-        model._symbolic_build(data_batch=batch)
+        private_parts.build(model, batch)
+
+
+def _has_strategy(model: Any) -> bool:
+    with model.distribute_strategy.scope():
+        return bool(tf.distribute.has_strategy())  # not the one that TensorFlow has by default
 
 
 def _build_without_a_batch() -> None:
@@ -127,13 +73,13 @@ def _build_without_a_batch() -> None:
     """
 
     def build(original: Any, self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is None or iterator is None:
+        if iterator is None or not _has_strategy(self):
             original(self, iterator=iterator, data_batch=data_batch)
             return
         specs = iterator._distributed_dataset.element_spec
         if _can_be_built_ahead(self, specs):
             _build_from_specs(self, specs)
-        elif not group.is_of(self._distribute_strategy):
+        elif not group.is_of(self.distribute_strategy):
             original(self, iterator=iterator)
 
     wrap(_TRAINER, "_maybe_symbolic_build", build, Layer.BUG)
@@ -185,7 +131,7 @@ def _compile_in_parts() -> None:
 
 
 def _predict_for_all() -> None:
-    predictions.gather(trainers)
+    predictions.of_all_ranks(_TRAINER, trainers)
 
 
 def _predict_a_batch_alone() -> None:
@@ -228,9 +174,7 @@ class _Alone:
 HOOKS: Final = tuple(
     Hook(name, install)
     for name, install in {
-        "gradients are averaged before anything else is done": _average_gradients_first,
-        "losses of float16 are scaled as in one process": _scale_parts,
-        "losses divide by what counts on all ranks": keras3_losses.install,
+        "gradients and losses are those of all ranks' rows": _average,
         "models are built without a batch": _build_without_a_batch,
         "several devices in a process are refused": _refuse_several_devices,
         "XLA compiles steps on both sides of the exchange": _compile_in_parts,

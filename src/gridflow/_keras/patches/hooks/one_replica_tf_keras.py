@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from tf_keras.src.distribute import distributed_file_utils
 from tf_keras.src.engine import training
 from tf_keras.src.mixed_precision import loss_scale_optimizer as scaling
 from tf_keras.src.optimizers import utils as optimizer_utils
-from tf_keras.src.utils import losses_utils
+from tf_keras.src.utils import losses_utils, tf_utils
 
 from gridflow._keras import group
 from gridflow._keras.group.strategy import current
@@ -102,6 +103,32 @@ def _know_reductions() -> None:
     wrap(losses.Loss, "_get_reduction", get_reduction, Layer.BUG)
 
 
+def _add_up_logs() -> None:
+    """Return those of all replicas from ``train_on_batch`` and ``test_on_batch``.
+
+    A step has those of its rank; with TensorFlow's own strategies they would be added up.
+    """
+    for name in ("train_on_batch", "test_on_batch"):
+        _ask_the_metrics(name)
+
+
+def _ask_the_metrics(name: str) -> None:
+    parameters = inspect.signature(getattr(training.Model, name))
+
+    def on_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return original(self, *args, **kwargs)
+        given = parameters.bind(self, *args, **kwargs)
+        as_dict = given.arguments.get("return_dict", False)
+        given.arguments["return_dict"] = True
+        # fit and evaluate do the same at the end.
+        logs = self._validate_and_get_metrics_result(original(*given.args, **given.kwargs))
+        logs = tf_utils.sync_to_numpy_or_python_type(logs)
+        return logs if as_dict else training.flatten_metrics_in_order(logs, self.metrics_names)
+
+    wrap(training.Model, name, on_batch, Layer.BUG)
+
+
 def _write_aside() -> None:
     """tf_keras lets only the chief write to a path, but only under TensorFlow's own strategy."""
 
@@ -121,7 +148,7 @@ def _write_aside() -> None:
 
 
 def _predict_for_all() -> None:
-    predictions.gather(training)
+    predictions.of_all_ranks(training.Model, training)
 
 
 HOOKS: Final = tuple(
@@ -131,6 +158,7 @@ HOOKS: Final = tuple(
         "losses of float16 are scaled as in one process": _scale_parts,
         "losses divide by what counts on all ranks": _divide_by_all,
         "losses are means in steps of one's own": _know_reductions,
+        "logs of a batch are those of all replicas": _add_up_logs,
         "each rank has the predictions of all rows": _predict_for_all,
         "ranks may write to one path": _write_aside,
     }.items()

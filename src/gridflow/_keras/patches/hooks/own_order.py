@@ -22,7 +22,9 @@ from tensorflow.python.data.ops import shuffle_op
 from tensorflow.python.eager import context
 
 from gridflow._keras import group, runtime
+from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.private_parts import inputs_of
+from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +35,24 @@ _FILES: Final = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.Fixed
 _READERS: Final = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 _datasets = itertools.count()
 _looked_into: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def hook(epochs: Any, of_fit: str, random: Any) -> Hook:
+    """Return the hook of a flavour.
+
+    `epochs`: The class that makes datasets of what a model's methods are called with.
+    `of_fit`: The argument that it gets from ``fit`` only.
+    `random`: The module whose ``shuffle`` Keras calls in a dataset's function.
+    """
+
+    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = kwargs.get("distribute_strategy") or tf.distribute.get_strategy()
+        if of_fit in kwargs:
+            say_what_differs(kwargs.get("x"), strategy)
+        with shuffled_alike(strategy, random):
+            original(self, *args, **kwargs)
+
+    return Hook("all workers shuffle alike", lambda: wrap(epochs, "__init__", init, Layer.CHECK))
 
 
 def _is_of_several_workers(strategy: Any) -> bool:

@@ -1,9 +1,15 @@
-"""Makes ``fit`` start in the middle of an epoch, which no public Keras API supports.
+"""The epochs of a ``fit``: where they start, and how long they are.
 
 Keras 3's ``fit`` creates its epoch iterator itself and always counts from step 0. One hook makes
 that iterator accessible (it passes through ``Model._maybe_symbolic_build``), another starts an
 epoch at a later step. tf_keras supports both epoch and step
 (``Model._maybe_load_initial_counters_from_ckpt``), but reads the data from the start.
+
+On TensorFlow Keras 3 starts the data of each epoch twice, and finds an unknown length one too high;
+here it does neither. Passes over data of TensorFlow's data service differ in length: how many
+batches a rank gets, and how many rows the last batch of each data worker has. Keras takes the first
+epoch's length for that of all others: it would end a longer one before its end, and says of a
+shorter one that it ran out of data.
 """
 
 from __future__ import annotations
@@ -19,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.patches.methods import Layer, wrap
-from gridflow._keras.patches.private_parts import module, part
-from gridflow._keras.patches.registry import hooks_of
+from gridflow._keras.patches.private_parts import inputs_of, module, part
+from gridflow._keras.patches.registry import Hook, hooks_of
 from gridflow._keras.results import FLAVOURS
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
+_STEPS = "_gridflow_pass"
 _ENDED = "_gridflow_ended"
 #: The attribute in which TensorFlow's iterators keep their dataset.
 _DATASET: Final = {"keras": "_distributed_dataset", "tf_keras": "_dataset"}
@@ -87,8 +94,7 @@ def dealt(data: Any) -> dict[str, Any] | None:
 def where_to_begin(model: Any, flavour: str) -> FitStart:
     """Return where a fit that isn't Keras's own resumes, after its callbacks have started."""
     if flavour == "tf_keras":
-        found = getattr(model, "_training_state", None)
-        return found if isinstance(found, FitStart) else FitStart(0, 0)
+        return _start_of(model) or FitStart(0, 0)
     data = data_of(model)
     epoch = getattr(model, "_initial_epoch", None) or 0
     start = data.__dict__.pop(_START, None) if data is not None else None
@@ -119,6 +125,12 @@ def data_of(model: Any) -> Any:
     return None if found is None else found()
 
 
+def _start_of(model: Any) -> FitStart | None:
+    """Return where a model of tf_keras starts its fit, if a callback has said so."""
+    found = getattr(model, "_training_state", None)
+    return found if isinstance(found, FitStart) else None
+
+
 def has_ended(model: Any) -> bool:
     """Return whether only the end of an epoch was left of the fit's first one."""
     data = data_of(model)
@@ -127,9 +139,9 @@ def has_ended(model: Any) -> bool:
 
 def initial_epoch(model: Any) -> int:
     """Return the epoch at which a callback starts a fit, by default 0."""
-    found = getattr(model, "_training_state", None)
-    if isinstance(found, FitStart):
-        return found.epoch
+    start = _start_of(model)
+    if start is not None:
+        return start.epoch
     return int(getattr(model, "_initial_epoch", None) or 0)
 
 
@@ -177,7 +189,13 @@ def steps_of_a_pass(model: Any) -> int | None:
 
     With ``steps_per_epoch`` it isn't: the data start over in the middle of an epoch.
     """
-    return getattr(data_of(model), "_gridflow_pass", None)
+    found: int | None = model.__dict__.get(_STEPS)
+    return found
+
+
+def keep_pass(model: Any, steps: int | None) -> None:
+    """Remember the steps of a pass over the data of a fit that is about to start."""
+    object.__setattr__(model, _STEPS, steps)  # past Keras's __setattr__, which would track it
 
 
 def batches_to_drop(model: Any, flavour: str, step: int, batches: int) -> int:
@@ -229,6 +247,15 @@ def _keep(model: Any, data: Any) -> None:
     object.__setattr__(model, _ITERATOR, weakref.ref(data))
 
 
+def hook(flavour: str, epochs: Any) -> Hook:
+    """Return the hook of a flavour on TensorFlow.
+
+    `epochs`: The class of its epochs.
+    """
+    count = count_steps if flavour == "keras" else count_epochs
+    return Hook("each epoch has the steps that its data have", lambda: count(epochs))
+
+
 def _install_keras3() -> None:
     trainer, build_name, epochs = hooks_of("keras").FIT
 
@@ -244,17 +271,25 @@ def _install_keras3() -> None:
 
 @functools.cache
 def count_steps(epochs: Any) -> None:
-    """Make a class of Keras's epoch iterators start at a position, and ask for each step."""
+    """Make a class of Keras 3's epochs start at a position, and ask for steps where it must."""
 
     def steps_from(enumerate_steps: Any, self: Any) -> Iterator[tuple[int, int, Any]]:
+        if not self.steps_per_epoch and _is_served(getattr(self, _DATASET["keras"], None)):
+            self._num_batches = None
+            self._interrupted_warning = lambda: None
         start = self.__dict__.pop(_START, None)
         coming = incremental.coming_steps(self, 0 if start is None else start.step)
-        if start is None and coming is None:
+        is_right = self.steps_per_epoch or not _is_on_tensorflow(self)
+        if start is None and coming is None and is_right:
             yield from enumerate_steps(self)
         else:
             yield from _from(self, start or FitStart(0, 0), coming)
 
     wrap(epochs, "_enumerate_iterator", steps_from, Layer.POSITION)
+
+
+def _is_on_tensorflow(data: Any) -> bool:
+    return hasattr(data, _DATASET["keras"])
 
 
 def _from(
@@ -278,13 +313,15 @@ def _from(
     seen = start.skip or start.step
     for step in coming or steps:
         seen += stride
-        # With steps_per_epoch Keras keeps the iterator, and keeps counting across epochs.
+        # Set before the step: if it finds no more data, this is the epoch's length. With
+        # steps_per_epoch Keras keeps the iterator, and keeps counting across epochs.
         data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
     if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
-        # Keras makes an iterator at an epoch's end, too: some draw a random number.
+        # Elsewhere Keras makes an iterator at an epoch's end, too: some draw a random number.
         whole = data.steps_per_epoch is None and data._num_batches
-        data._current_iterator = iter(data._get_iterator()) if whole else None
+        makes_another = whole and not _is_on_tensorflow(data)
+        data._current_iterator = iter(data._get_iterator()) if makes_another else None
         data._steps_seen = 0
     data.data_adapter.on_epoch_end()
 
@@ -297,14 +334,41 @@ def _install_tf_keras() -> None:
         if kwargs.get("model") is not None:
             _keep(kwargs["model"], self)
 
+    wrap(handler, "__init__", keep, Layer.POSITION)
+    count_epochs(handler)
+
+
+@functools.cache
+def count_epochs(handler: Any) -> None:
+    """Make the epochs of tf_keras start at a position, and have the lengths of their data."""
+
     def epochs_from(enumerate_epochs: Any, self: Any) -> Iterator[tuple[int, Any]]:
-        start = getattr(self._model, "_training_state", None)
-        skip = start.skip if isinstance(start, FitStart) else 0
+        dataset = getattr(self, _DATASET["tf_keras"])
+        incremental.refuse(dataset)
+        start = _start_of(self._model)
+        skip = 0 if start is None else start.skip
+        is_open = self._steps_per_epoch is None and _is_served(dataset)
         for epoch, iterator in enumerate_epochs(self):
+            if is_open:
+                self._inferred_steps = None
             for _ in range(skip):
                 next(iterator)
             skip = 0
             yield epoch, iterator
 
-    wrap(handler, "__init__", keep, Layer.POSITION)
     wrap(handler, "enumerate_epochs", epochs_from, Layer.POSITION)
+
+
+def _is_served(dataset: Any) -> bool:
+    """Return whether a dataset is made of data of a data service."""
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return False
+    kind = module("tensorflow.python.data.experimental.ops.data_service_ops")._DataServiceDatasetV2
+    own = getattr(dataset, "_datasets", None) or [dataset]  # of a distributed dataset
+    return any(
+        isinstance(source, kind)
+        for each in own
+        if isinstance(each, tensorflow.data.Dataset)
+        for source in inputs_of(each)
+    )

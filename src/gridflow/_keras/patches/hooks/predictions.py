@@ -1,4 +1,4 @@
-"""Predictions of all ranks, in the order of the rows."""
+"""Predictions of all ranks, in the order of the rows, from files, too."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from gridflow._keras import group
 from gridflow._keras.patches.methods import Layer, wrap
-from gridflow._keras.patches.registry import Hook
 
 
-def gather(trainer: Any) -> None:
-    """Make the models of a flavour return the predictions of all ranks, by rank, on each.
+def of_all_ranks(cls: Any, steps: Any) -> None:
+    """Make the models of a flavour return the predictions of all ranks on each, in order.
 
-    `trainer`: With ``reduce_per_replica``, which they call in each step.
+    `cls`: The model class, with ``predict``.
+    `steps`: The module whose ``reduce_per_replica`` they call in each step.
     """
 
     def reduce_per_replica(original: Any, values: Any, strategy: Any, reduction: str) -> Any:
@@ -22,24 +22,13 @@ def gather(trainer: Any) -> None:
             return original(values, strategy, reduction)
         return tf.nest.map_structure(lambda each: strategy.gather(each, axis=0), values)
 
-    wrap(trainer, "reduce_per_replica", reduce_per_replica, Layer.BUG)
-
-
-def in_order(cls: Any) -> Hook:
-    """Return the hook of a flavour's models, for rows from files.
-
-    `cls`: The model class, with ``predict``.
-    """
-
     def predict(original: Any, self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         if group.is_of(self.distribute_strategy) and isinstance(x, tf.data.Dataset):
             x = _with_order(x)
         return original(self, x, *args, **kwargs)
 
-    def install() -> None:
-        wrap(cls, "predict", predict, Layer.BUG)
-
-    return Hook("what is predicted has the order of its rows, from files, too", install)
+    wrap(steps, "reduce_per_replica", reduce_per_replica, Layer.BUG)
+    wrap(cls, "predict", predict, Layer.BUG)
 
 
 def _with_order(dataset: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 
@@ -13,27 +13,32 @@ from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _SERVERS: Final = tf.distribute.ParameterServerStrategy
 _WORKERS: Final = tf.distribute.MultiWorkerMirroredStrategy
 _INSIDE: Final = "with ctx.strategy.scope(): model = …; model.compile(…)"
 
 
-def hook(cls: Any) -> Hook:
+def hook(cls: Any, *others: Callable[[], None]) -> Hook:
     """Return the hook that rejects a flavour's models created outside the group's strategy.
 
     `cls`: The model class, with ``fit`` and ``train_on_batch``.
+    `others`: What else is checked before training.
     """
+
+    def checked(train: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        check(model)
+        for other in others:
+            other()
+        return train(model, *args, **kwargs)
 
     def install() -> None:
         for name in ("fit", "train_on_batch"):
-            wrap(cls, name, _train_the_groups, Layer.CHECK)
+            wrap(cls, name, checked, Layer.CHECK)
 
     return Hook("a model that was made outside of the group's strategy isn't trained", install)
-
-
-def _train_the_groups(train: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    check(model)
-    return train(model, *args, **kwargs)
 
 
 def check(model: Any) -> None:

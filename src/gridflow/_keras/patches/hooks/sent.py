@@ -1,7 +1,8 @@
-"""Runs Keras 3's ``fit`` under parameter servers, which it doesn't support, as ``ctx.fit``.
+"""Runs Keras 3 under parameter servers, which it doesn't support.
 
-``evaluate`` also runs on the workers if they can read the data. Other data of ``evaluate`` and
-``predict`` are read once, by the chief, which fetches the variables.
+``fit`` is ``ctx.fit``, and optimizers are built for loops of one's own. ``evaluate`` also runs on
+the workers if they can read the data. Other data of ``evaluate`` and ``predict`` are read once, by
+the chief, which fetches the variables.
 """
 
 from __future__ import annotations
@@ -134,8 +135,9 @@ def _update_in_loops() -> None:
     wrap(base_optimizer.BaseOptimizer, "apply", apply, Layer.CHECK)
 
 
-def hooks() -> tuple[Hook, ...]:
-    return (
-        Hook("fit under parameter servers is ctx.fit", _send),
-        Hook("loops under parameter servers update in any order", _update_in_loops),
-    )
+def hook() -> Hook:
+    def install() -> None:
+        _send()
+        _update_in_loops()
+
+    return Hook("fit, evaluate, predict and loops work under parameter servers", install)

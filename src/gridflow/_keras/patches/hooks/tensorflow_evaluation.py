@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from gridflow._keras.patches.hooks import evaluation_view
-from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gridflow._feed.dataset.evaluation_view import EvaluationView
+    from gridflow._keras.patches.registry import Hook
 
 
 def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
@@ -29,27 +29,27 @@ def hook(cls: Any, variables_of: Callable[[Any], list[Any]]) -> Hook:
     `variables_of`: Returns the variables of a model's metrics.
     """
 
-    def install() -> None:
-        def evaluating(model: Any, once: EvaluationView) -> Any:
-            return _knowing_empty_batches(
-                model,
-                once,
-                "test",
-                lambda step: without_a_trace(
-                    step, lambda batch: _filled(batch, once.row), model, variables_of
-                ),
-            )
+    def evaluating(model: Any, once: EvaluationView) -> Any:
+        return _knowing_empty_batches(
+            model,
+            once,
+            "test",
+            lambda step: without_a_trace(
+                step, lambda batch: _filled(batch, once.row), model, variables_of
+            ),
+        )
 
-        @contextlib.contextmanager
-        def predicting(model: Any, once: EvaluationView) -> Iterator[Callable[[Any], Any]]:
-            with _knowing_empty_batches(
-                model, once, "predict", lambda step: _predicted(step, once.row)
-            ):
-                yield lambda found: tf.nest.map_structure(once.in_order, found)
+    @contextlib.contextmanager
+    def predicting(model: Any, once: EvaluationView | None) -> Iterator[Callable[[Any], Any]]:
+        if once is None:
+            yield lambda found: found
+            return
+        with _knowing_empty_batches(
+            model, once, "predict", lambda step: _predicted(step, once.row)
+        ):
+            yield lambda found: tf.nest.map_structure(once.in_order, found)
 
-        evaluation_view.patch(cls, cls, evaluating, predicting)
-
-    return Hook("rows count once in evaluate, validation and predict", install)
+    return evaluation_view.hook(cls, cls, evaluating, predicting)
 
 
 @contextlib.contextmanager

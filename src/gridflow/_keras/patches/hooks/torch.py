@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from keras.src.optimizers import loss_scale_optimizer
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 from torch import distributed
 
 import keras
 from gridflow._collectives import tensors as exchange
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.bugs import keras3_losses, shares
+from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.torch_groups import is_group
-from gridflow._keras.patches.hooks import fits, group, group_evaluation, returning, saving
+from gridflow._keras.patches.hooks import (
+    compiling,
+    fits,
+    gradients,
+    group,
+    group_evaluation,
+    saving,
+)
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 TRAINER: Final = private_parts.trainer()
 FIT: Final = group.FIT
-_applying: list[bool] = []
-#: Set on an optimizer if its gradients are of a loss divided by the number of ranks.
-_DIVIDED: Final = "_gridflow_divided"
 
 
 def average(tensors: Sequence[Any]) -> list[Any]:
@@ -58,43 +60,34 @@ def _broadcast(variables: list[Any]) -> None:
             values.copy_(exchange.of_chief(values.reshape(-1)).reshape(values.shape))
 
 
-def _apply_averages(apply: Any, self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    if _applying:  # an optimizer inside another one
-        return apply(self, grads, trainable_variables)
-    grads = list(grads)
-    there = [place for place, grad in enumerate(grads) if grad is not None]
-    if there:
-        means = _average_of_rows([grads[place] for place in there])
-        if self.__dict__.pop(_DIVIDED, False):
-            means = [each * distributed.get_world_size() for each in means]
+class _Ranks:
+    """All ranks of the process group."""
+
+    has_summed = False
+    averages = True
+
+    @property
+    def size(self) -> int:
+        return int(distributed.get_world_size())
+
+    def mean_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        """Return the means of gradients over the rows of all ranks."""
+        found = list(grads)
+        there = [place for place, grad in enumerate(grads) if grad is not None]
+        mine, part = [grads[place] for place in there], shares.current()
+        means = average(mine) if part is None or not mine else exchange.mean(mine, int(part.rows))
         for place, mean in zip(there, means, strict=True):
-            grads[place] = mean
-    _applying.append(True)
-    try:
-        return apply(self, grads, trainable_variables)
-    finally:
-        _applying.pop()
+            found[place] = mean
+        return found
 
-
-def _average_of_rows(grads: Sequence[Any]) -> list[Any]:
-    """Return the means of gradients over the rows of all ranks."""
-    part = shares.current()
-    if part is None:
-        return average(grads)
-    return exchange.mean(grads, int(part.rows))
-
-
-def _average_gradients() -> None:
-    scaling = loss_scale_optimizer.LossScaleOptimizer
-
-    def scale_part(scale_loss: Any, self: Any, loss: Any) -> Any:
-        # As in one process, where the mean is over more rows; otherwise float16 overflows here.
-        object.__setattr__(self, _DIVIDED, True)
-        return scale_loss(self, loss) / distributed.get_world_size()
-
-    wrap(scaling, "scale_loss", scale_part, Layer.BUG)
-    for cls in (BaseOptimizer, scaling):
-        wrap(cls, "apply", _apply_averages, Layer.ROUTE)
+    @contextlib.contextmanager
+    def after_sum(self) -> Iterator[None]:
+        """Let an optimizer inside another one take the gradients as they are."""
+        self.has_summed = True
+        try:
+            yield
+        finally:
+            self.has_summed = False
 
 
 def _part_of(batch: Any) -> shares.ReplicaPart:
@@ -107,8 +100,11 @@ def _part_of(batch: Any) -> shares.ReplicaPart:
     return shares.ReplicaPart(rows, together)
 
 
-def _know_parts() -> None:
-    """Declare each rank's part of a batch in training; evaluation has unequal steps."""
+def _average() -> None:
+    """Average over rows: each rank's part of a batch is known in training.
+
+    Evaluation has unequal steps.
+    """
 
     def make_train_function(make: Any, self: Any, force: bool = False) -> None:
         known = self.train_function
@@ -124,7 +120,8 @@ def _know_parts() -> None:
         self.train_function = of_part
 
     wrap(TRAINER, "make_train_function", make_train_function, Layer.BUG)
-    keras3_losses.install()
+    ranks = _Ranks()
+    gradients.install(lambda: ranks)
 
 
 def _add_up_logs() -> None:
@@ -173,10 +170,8 @@ def set_random_states(states: Sequence[np.ndarray]) -> None:
 
 
 HOOKS: Final = (
-    group.ending(),
     group.same_weights(TRAINER, _broadcast, is_group),
-    Hook("gradients are averaged over all processes", _average_gradients, is_group),
-    Hook("losses divide by what counts in all processes", _know_parts, is_group),
+    Hook("gradients and losses are those of all ranks' rows", _average, is_group),
     Hook("logs are those of all processes", _add_up_logs, is_group),
     # Each rank evaluates alone anyway, and its logs are those of all ranks.
     group_evaluation.hook(
@@ -184,7 +179,7 @@ HOOKS: Final = (
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),
     ),
-    returning.hook(private_parts.base_trainer(), "keras"),
+    compiling.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),
 )
