@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
     from gridflow._keras.profiling import Profiler
-    from gridflow._keras.regrouping import Regrouping
     from gridflow._keras.resume.writer import Writer
     from gridflow._keras.spent import Spent
     from gridflow._spec.option_groups import TrainingOptions
@@ -25,6 +24,22 @@ if TYPE_CHECKING:
 
 #: The activity of a model, as reported to the driver.
 Phase = Literal["train", "test", "predict", "idle"]
+
+
+class GoesOn(Protocol):
+    """How fits go on in this process after another rank was lost: `gridflow._keras.regrouping`."""
+
+    #: The callback that knows the state of the fit that runs, if there is one.
+    saver: Any
+
+    def enter(self, model: Any) -> None:
+        """Join the others before the first fit of a new process."""
+
+    def restored(self) -> None:
+        """Note that the model of a new process is that of the others."""
+
+    def run(self, attempt: Callable[[], Any]) -> Any:
+        """Make a fit, again and again if it was interrupted by the loss of a rank."""
 
 
 class Runtime(Protocol):
@@ -50,7 +65,7 @@ class Runtime(Protocol):
         """What all ranks do alike in their fits."""
 
     @property
-    def regrouping(self) -> Regrouping | None:
+    def regrouping(self) -> GoesOn | None:
         """How fits go on after a rank was lost; None: they don't."""
 
     @property
