@@ -58,13 +58,11 @@ def adapt(target: Any, df: DataFrame) -> None:
 
     Notes
     -----
-    One pass over the DataFrame, whatever the layers are: gridflow's jar aggregates each partition
-    where Spark has it, and Spark combines the parts. If one of the layers learns from arrays or
-    vectors, or has a custom function to standardise or split, or if the session can't use the jar
-    (Spark Connect), Python workers aggregate the partitions instead: the same results, but more
-    slowly. The boundaries of a Discretization are values of the column, whose ranks are off by at
-    most a tenth of the layer's ``epsilon`` of all rows (by default 0.1 %); Keras's own are
-    interpolated, and off by up to ``epsilon``. If the pass fails, no layer is changed.
+    One pass over the DataFrame, whatever the layers are: Spark's Python workers aggregate each
+    partition, and Spark combines the parts. The boundaries of a Discretization are values of the
+    column, whose ranks are off by at most a tenth of the layer's ``epsilon`` of all rows (by
+    default 0.1 %); Keras's own are interpolated, and off by up to ``epsilon``. If the pass fails,
+    no layer is changed.
 
     Examples
     --------
@@ -89,7 +87,7 @@ def adapt(target: Any, df: DataFrame) -> None:
         limits[want] = None if limit is None or before is None else max(before, limit)
     from gridflow.ml import aggregates
 
-    found = aggregates.find(df, list(limits), limits)
+    found = aggregates.find(df, limits)
     for learner in learners:
         learner.learn(found[learner.want()])
     if _is_feature_space(target):

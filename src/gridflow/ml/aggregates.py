@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._feed.ingest.names import quoted
 from gridflow.errors import DataError, SchemaError
-from gridflow.ml import counting, quantiles, tokens
+from gridflow.ml import quantiles, tokens
 from gridflow.ml.statistics import (
     Extremes,
     FoundMoments,
@@ -27,24 +27,16 @@ if TYPE_CHECKING:
 _PART_DDL: Final = "want int, token string, number bigint, n bigint, documents bigint, state binary"
 
 
-def find(
-    frame: DataFrame, wants: Sequence[Want], limits: Mapping[Want, int | None]
-) -> dict[Want, Any]:
+def find(frame: DataFrame, limits: Mapping[Want, int | None]) -> dict[Want, Any]:
     """Return the result of each want.
 
-    `limits`: Number of most frequent tokens needed of a vocabulary; None: all.
+    `limits`: The wants, and how many of the most frequent tokens are needed; None: all.
     Raises `DataError`, `SchemaError`: Columns don't have the required type or values.
     """
     kinds = _Kinds(frame)
-    for want in wants:
+    for want in limits:
         kinds.check(want)
-    is_plain = not any(kinds.depth(name) for want in wants for name in columns_of(want))
-    parts = None
-    if is_plain and all(map(counting.is_counted, wants)):
-        parts = counting.parts(frame, wants)
-    if parts is None:
-        parts = _by_python(kinds.with_arrays(frame), wants)
-    return _found(parts, list(wants), limits)
+    return _found(_parts(kinds.with_arrays(frame), list(limits)), limits)
 
 
 class _Kinds:
@@ -150,7 +142,7 @@ def _vocabulary(table: Any, want: int, rows: int) -> FoundVocabulary:
     return FoundVocabulary(column[order], counts[order], documents[order], rows)
 
 
-def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
+def _parts(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
     """Aggregate parts of partitions in Python workers."""
     from gridflow._launch.spark.session import run_this_python_where_it_can
 
@@ -163,14 +155,12 @@ def _by_python(frame: DataFrame, wants: Sequence[Want]) -> DataFrame:
     return chosen.mapInArrow(part, _PART_DDL)
 
 
-def _found(
-    parts: DataFrame, wants: list[Want], limits: Mapping[Want, int | None]
-) -> dict[Want, Any]:
+def _found(parts: DataFrame, limits: Mapping[Want, int | None]) -> dict[Want, Any]:
     """Combine the parts of partitions in Spark."""
     import pyarrow.compute as pc
     from pyspark.sql import functions as f
 
-    titles = [", ".join(map(repr, columns_of(want))) for want in wants]
+    titles = [", ".join(map(repr, columns_of(want))) for want in limits]
     # Each state is its own key, by partition. Collecting them would prevent Spark's plain hash
     # aggregate, and the other aggregate sorts everything with more than 128 keys
     # (spark.sql.objectHashAggregate.sortBased.fallbackThreshold).
@@ -180,16 +170,16 @@ def _found(
         .groupBy("want", "token", "number", "part", "state")
         .agg(f.sum("n").alias("n"), f.sum("documents").alias("documents"))
     )
-    most: dict[int, int | None] = {}
-    for place, want in enumerate(wants):
-        limit = limits[want]
-        if isinstance(want, Vocabulary):
-            most[place] = limit
+    most = {
+        place: limit
+        for place, (want, limit) in enumerate(limits.items())
+        if isinstance(want, Vocabulary)
+    }
     table = _most_frequent(summed, most).toArrow()
     rest = table.filter(pc.is_null(table["part"]))
     rows = table.filter(pc.is_valid(table["part"])).sort_by("part").to_pylist()
     found: dict[Want, Any] = {}
-    for place, want in enumerate(wants):
+    for place, want in enumerate(limits):
         mine = [row for row in rows if row["want"] == place]
         count, states = sum(row["n"] for row in mine), [row["state"] for row in mine]
         if not count:

@@ -3,8 +3,7 @@
 Uses sorted buffers of equal size; two of one weight are merged into one of twice the weight, taking
 every other value: Manku, Rajagopalan and Lindsay, "Approximate medians and other quantiles in one
 pass and with limited memory" (1998). Each such step adds at most half a weight to the error of a
-rank, so all of them add ``levels / (2 * size)`` of the values. The jar does the same
-(``Sketch.java``).
+rank, so all of them add ``levels / (2 * size)`` of the values.
 """
 
 from __future__ import annotations
