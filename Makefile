@@ -72,9 +72,9 @@ classes: .cache/classes.jsa  ## Spark's Java classes, loaded and checked once fo
 
 # Where it is set, as in many images, pytest compiles all tests anew in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
-# Four tests at a time, as half of a test is waiting, in the order and the groups of tests/suite/schedule.py.
+# Three tests at a time, as much of a test is waiting, in the order and the groups of tests/suite/schedule.py.
 # A test whose process has ended (tests/suite/deadline.py) is run again in a new one: once is enough.
-AT_ONCE := -n 4 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
+AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder --max-worker-restart=1
 
 TESTED := torch examples jar connect hadoop classes browser .venv/.docs
 WITH_PRODUCTS := $(TESTED) sparks pythons kafka tables

@@ -24,8 +24,8 @@ STARTERS = frozenset(
 )
 #: What must not be started under --quick, as it stands in command lines.
 _STARTED = ("gridflow._agent", "gridflow._training", "spark-class", "spark-submit")
-#: --changed leaves out tests beyond so many seconds, at four at a time some four minutes.
-_CHANGED_SECONDS = 900
+#: --changed leaves out tests beyond so many seconds, at three at a time some four minutes.
+_CHANGED_SECONDS = 700
 #: What a quick test takes.
 _QUICK_SECONDS = 0.1
 _left_out = pytest.StashKey[collections.Counter]()

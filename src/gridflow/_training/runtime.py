@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.due import Due
-from gridflow._keras.regrouping import Regrouping
 from gridflow._keras.resume.writer import Writer
 from gridflow._training import leftovers, modes
-from gridflow._training.groups import cpu
 from gridflow._training.process import TaskProcess
 from gridflow._wire import child, commands, reports
 
@@ -60,6 +58,10 @@ class TaskRuntime(TaskProcess):
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.mode = modes.mode_of(self)
         if self.spec.max_replacements and self.trains_together:
+            # Here, as they bring libraries with threads.
+            from gridflow._keras.regrouping import Regrouping
+            from gridflow._training.groups import cpu
+
             self.regrouping = Regrouping(self, cpu.former(self), is_new=setup.view > 0)
 
     @property
