@@ -15,7 +15,7 @@ import sys
 import time
 from dataclasses import replace
 
-from simulation.world import Plan, plan_of, simulate
+from simulation.world import Plan, World, check, plan_of, simulate
 
 #: Seeds that a process is given at a time.
 _PIECE = 250
@@ -70,8 +70,6 @@ def shrunk(plan: Plan) -> Plan:
 
 def tell(plan: Plan) -> bool:
     """Print a plan's job as a story; return whether it went well."""
-    from simulation.world import World, check
-
     world = World(plan, tells=True)
     try:
         finish = world.run()

@@ -23,12 +23,12 @@ def test_many_more_jobs_do_too():
 
 @pytest.mark.slow
 def test_a_job_of_4096_agents_ends_well():
-    assert simulate(Plan(1, 4096, 5, "plain processes", 1, 0, 0, ())).finish.error is None
+    assert simulate(Plan(1, 4096, 5, "plain processes", 1, 0, 0, ())).driver.finish.error is None
 
 
 def test_a_killed_process_is_replaced_and_the_steps_go_on():
     world = simulate(KILLED)
-    assert world.finish.error is None
+    assert world.driver.finish.error is None
     assert [each.task for each in world.driver.machine.replaced] == ["worker:1"]
     assert world.newest == (1, 0, 1)
 

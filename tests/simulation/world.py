@@ -819,9 +819,8 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
         raise Broken(f"{first[0].task} is blamed, where nothing went wrong: {error}")
 
 
-def simulate(plan: Plan, *, tells: bool = False) -> World:
+def simulate(plan: Plan) -> World:
     """Run a plan; raise what is wrong with it."""
-    world = World(plan, tells=tells)
-    world.finish = world.run()
-    check(plan, world.finish, world)
+    world = World(plan)
+    check(plan, world.run(), world)
     return world

@@ -119,7 +119,6 @@ class Meetings:
         """Note that a rank gets a new process, with which a group forms."""
         self._view = view
         was = self._open.pop(INTRODUCTION, None)
-        self._past.pop(INTRODUCTION, None)
         self._left.pop(rank, None)
         for meeting in self._open.values():  # it will come again
             meeting.values.pop(rank, None)
@@ -132,7 +131,7 @@ class Meetings:
         return commands.Met(self._generation, INTRODUCTION, [], "another rank was lost meanwhile")
 
     def _keep(self, told: commands.Met) -> None:
-        if not self._keeps:
+        if not self._keeps or told.number == INTRODUCTION:  # each group has one of its own
             return
         self._past[told.number] = told
         self._kept += sum(map(len, told.values))

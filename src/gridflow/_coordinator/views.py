@@ -62,7 +62,7 @@ def error_view(error: BaseException) -> str:
 
 def attempts_view(attempts: Sequence[Attempt]) -> str:
     """Return a row for each generation, if there were several, and what ended them."""
-    if len(attempts) < 2 and not any(each.replaced for each in attempts):  # noqa: PLR2004
+    if not attempts[1:] and not any(each.replaced for each in attempts):
         return ""  # one says nothing that isn't known
     rows = (
         [

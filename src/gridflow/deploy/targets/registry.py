@@ -50,7 +50,7 @@ def get_target(name: str) -> Target:
     Raises
     ------
     InvalidArgument
-        If there is none of that name, or the package that has it doesn't work.
+        If no target has that name, or the package that provides it can't be loaded.
     """
     found = load("target", name, GROUP, _OURS)
     if not (isinstance(found, type) and issubclass(found, Target)):
