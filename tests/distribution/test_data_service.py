@@ -136,7 +136,7 @@ def of_every_sharding(ctx, files, count, victim):
         (4_000, 2, "data:0"),
         (4_000, 1, "dispatcher:0"),
         *(
-            (100_000, data, victim)
+            (10_000, data, victim)
             for data in (1, 2, 3)
             for victim in (None, "data:0", "dispatcher:0")
         ),
