@@ -87,7 +87,7 @@ test-all:  ## everything, on all versions; PART=2/6: one of six parts, for the b
 	@$(MAKE) --no-print-directory -j 2 $(WITH_PRODUCTS)
 	$(PY) -m pytest $(AT_ONCE) --all $(if $(PART),--part=$(PART)) $(OPTIONS)
 
-record: OPTIONS += --record  ## how long all tests take, into tests/durations.json; PART= as above
+record: override OPTIONS += --record  ## how long all tests take, into tests/durations.json; PART= as above
 record: test-all
 
 quick: setup  ## what needs neither Spark nor TensorFlow: while writing
