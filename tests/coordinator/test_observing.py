@@ -33,6 +33,9 @@ class Remembers(Observer):
     def metrics(self, step, values, task):
         self._take("metrics", step, values, task)
 
+    def host(self, name, load):
+        self._take("host", name, load)
+
     def epoch(self, number, values):
         self._take("epoch", number, values)
 
@@ -60,6 +63,26 @@ def test_steps_and_epochs_are_told_once_also_after_a_restart():
     assert [each[1] for each in seen.told if each[0] == "metrics"] == [2, 4, 5, 7, 9]
     assert [each[1] for each in seen.told if each[0] == "epoch"] == [0, 1]
     assert seen.threads == {"gridflow-Remembers"}
+
+
+def test_a_hosts_load_is_told_once_however_many_of_its_agents_measure_it():
+    seen = Remembers()
+    observed = Observed([seen], print)
+    for at, host, values in [
+        (0.0, "a", {"cpu": 1.0}),
+        (0.5, "b", {"cpu": 2.0}),
+        (1.0, "a", {"cpu": 3.0, "gpu": 4.0}),
+        (2.0, "a", {"cpu": 5.0, "gpu": 6.0}),
+        (10.0, "a", {"cpu": 7.0}),
+    ]:
+        observed.load(host, values, at)
+    observed.close()
+    assert [each[1:] for each in seen.told] == [
+        ("a", {"cpu": 1.0}),
+        ("b", {"cpu": 2.0}),
+        ("a", {"gpu": 4.0}),
+        ("a", {"cpu": 7.0}),
+    ]
 
 
 def test_a_new_driver_counts_the_epochs_before_its_checkpoint():

@@ -16,6 +16,7 @@ folder=$(dirname "$0")
 case "$1" in
   --query-gpu=index,uuid,memory.total) cat "$folder/gpus.csv" ;;
   --query-compute-apps=gpu_uuid,pid) cat "$folder/apps.csv" ;;
+  --query-gpu=index,utilization.gpu,memory.used,memory.total) cat "$folder/load.csv" ;;
   *) echo "unknown option $1" >&2; exit 2 ;;
 esac
 """

@@ -28,14 +28,15 @@ class Pace:
         In a batch.
     stops_after : int or None
         Batches after which the source fails.
-    holds_until : str
-        A file that has to be there before the last batch comes.
+    starts_with, holds_until : str
+        Files that have to be there before the first and before the last batch comes.
     """
 
     late: float = 0.0
     pause: float = 0.0
     rows: int = 5000
     stops_after: int | None = None
+    starts_with: str = ""
     holds_until: str = ""
 
 
@@ -49,6 +50,8 @@ class SlowRows(RankRows):
     def batches(self, arriving=()):
         """Yield them."""
         pace = self.pace
+        if pace.starts_with:
+            wait_for(Path(pace.starts_with).exists, "the word to start")
         time.sleep(pace.late)
         sent = 0
         for name, batch in self.rows.batches(arriving):

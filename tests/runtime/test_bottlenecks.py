@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from slow_rows import Pace, SlowLauncher
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from suite.waiting import patience
@@ -18,11 +19,16 @@ WORDS = {
     "slow": r"worker:1 computes \d+% of the time, and worker:0 waits for it \d+%: its steps take",
     "checkpoints": r"worker:0 makes checkpoints \d+% of the time, and worker:1 waits for it",
     "fixed": "a step of 2 rows takes",
+    "late": r"waited \d+ s for its rows .*: computing them took \d+% of the time in which they",
+    "early": r"waits for rows \d+% of the time.*: they are still to come; computing them took",
 }
+#: Where rows are late, each rank gets a batch at a time.
+ROWS = 5000
 
 
-def trains(ctx, cause):
+def trains(ctx, cause, started):
     """Train slowly, for a reason."""
+    import pathlib
     import time
 
     import tensorflow as tf
@@ -36,8 +42,10 @@ def trains(ctx, cause):
     def slow(tensor):
         return tf.ensure_shape(tf.numpy_function(slowly, [tensor], tensor.dtype), tensor.shape)
 
-    size = 2 if cause == "fixed" else 32
-    rows = ctx.dataset("rows", batch_size=size, features="x", label="y")
+    size = {"fixed": 2, "late": ROWS, "early": ROWS}.get(cause, 32)
+    pathlib.Path(started).touch()
+    start = "early" if cause == "early" else "complete"
+    rows = ctx.dataset("rows", batch_size=size, features="x", label="y", start=start)
     if cause == "rows":
         rows = rows.map(lambda x, y: (x, slow(y)))
     with ctx.strategy.scope():
@@ -49,23 +57,28 @@ def trains(ctx, cause):
             slow(found := loss(*args, **kwargs)) * 0 + found
         )
     callbacks = ctx.callbacks(tensorboard=False)
-    if cause == "callbacks":
+    if cause in {"callbacks", "late"}:
         callbacks.append(
             keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: slowly(0))
         )
-    model.fit(rows, epochs=1 if cause == "fixed" else 3, verbose=0, callbacks=callbacks)
+    epochs = 1 if cause in {"fixed", "early", "late"} else 3
+    model.fit(rows, epochs=epochs, verbose=0, callbacks=callbacks)
 
 
 @pytest.mark.parametrize("cause", WORDS)
-def test_the_cause_of_a_slow_job_is_named(cause):
-    rows = np.random.default_rng(0).normal(size=(1280, 8)).astype("float32")
+def test_the_cause_of_a_slow_job_is_named(cause, tmp_path):
+    is_paced = cause in {"late", "early"}
+    count = 40 * ROWS if is_paced else 1280
+    rows = np.random.default_rng(0).normal(size=(count, 8)).astype("float32")
+    started = str(tmp_path / "started")
+    pace = Pace(pause=0.4, rows=ROWS, starts_with=started)
     distributor = TensorflowDistributor(
         1 if cause == "fixed" else 2,
-        launcher=LocalLauncher(),
+        launcher=SlowLauncher(pace, pace) if is_paced else LocalLauncher(),
         logs="none",
         progress=False,
         checkpoint_every=1 if cause == "checkpoints" else None,
     )
-    handle = distributor.start(trains, cause, data={"rows": {"x": rows, "y": rows[:, 0]}})
+    handle = distributor.start(trains, cause, started, data={"rows": {"x": rows, "y": rows[:, 0]}})
     handle.result(timeout=patience())
     assert re.search(WORDS[cause], handle.report.bottleneck)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -178,6 +179,9 @@ def test_killed_workers_and_drivers_and_a_changed_group_go_on_with_one_run(clien
     assert steps_of(client, run, "loss") == [0, 1, 2, 3]
     steps = steps_of(client, run, "worker_0/loss")
     assert steps == sorted(set(steps))
+    samples = steps_of(client, run, f"system/{socket.gethostname()}/cpu_utilization_percentage")
+    assert samples == list(range(len(samples)))
+    assert len(samples) >= 2  # of each driver
     assert run.data.params["num_workers"] == "2"
     assert run.data.params["lr"] == "0.01"
     assert run.data.tags["gridflow.now.num_workers"] == "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -31,6 +32,9 @@ class Remembers(Observer):
 
     def task(self, name, state, host):
         self.told.append(("task", name, state, bool(host)))
+
+    def host(self, name, load):
+        self.told.append(("host", name, sorted(load)))
 
     def metrics(self, step, values, task):
         self.told.append(("metrics", step, task))
@@ -122,6 +126,9 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     tasks = [each[1:] for each in seen.told if each[0] == "task"]
     up = ["registered", "ready", "ready", "returned"]
     assert tasks == [("worker:0", state, True) for state in up]
+    loads = [each[1:] for each in seen.told if each[0] == "host"]
+    assert loads[0][0] == socket.gethostname()
+    assert "cpu_utilization_percentage" in loads[0][1]
     checkpoints = [each[1:] for each in seen.told if each[0] == "checkpoint"]
     assert checkpoints == [(0, epoch, 0) for epoch in (1, 2, 3)]
     steps = [each[1] for each in seen.told if each[0] == "metrics"]

@@ -26,6 +26,7 @@ from gridflow._agent.executor import ExecutorWatch
 from gridflow._agent.folder import local_folder, short_path, task_prefix, temporary_folder
 from gridflow._agent.forkserver.client import ForkServers
 from gridflow._agent.heartbeat import Heartbeat
+from gridflow._agent.host_load import HostLoad
 from gridflow._agent.reporter import Reporter
 from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
@@ -147,12 +148,15 @@ class Agent:
             with SpoolWriter(folder, feed, on_segment=arrived) as writer, writer.explaining():
                 for dataset in self.payload.datasets:
                     writer.declare(dataset)
-                for dataset, rows in batches:
+                inflow = _Inflow()
+                for dataset, rows in inflow.measured(batches):
                     if self._closed.is_set():
                         return
-                    writer.write(dataset, rows)
+                    with inflow.storing():
+                        writer.write(dataset, rows)
                     self._runner.read(size_of(rows))
-                counts = writer.close()
+                with inflow.storing():
+                    counts = writer.close()
             if self.part.serves:
                 worker = self.payload.spec.fed.index(self.rank)
                 for name in counts:
@@ -163,7 +167,8 @@ class Agent:
             return
         named = {name: asdict(count) for name, count in counts.items()}
         specs = {name: records.encode_specs(each) for name, each in writer.specs.items()}
-        self._reporter.report(Spooled(named, specs, writer.left_out))
+        report = Spooled(named, specs, writer.left_out, inflow.report())
+        self._reporter.report(report)
 
     def _supervise(self, folder: Path) -> None:
         try:
@@ -212,7 +217,8 @@ class Agent:
         deadlines = payload.spec.deadlines
         timeout = deadlines.heartbeat
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
-        self._reporter = Reporter(client, me, timeout, deadlines.driver)
+        load = HostLoad(folder, has_gpus=bool(getattr(gpus, "addresses", ())))
+        self._reporter = Reporter(client, me, timeout, deadlines.driver, load.read)
         uploads = Uploads(client, me)
         versions = environment.describe()
         warm_seconds = payload.spec.hosts.launch.warm_seconds
@@ -256,6 +262,7 @@ class Agent:
             self._reporter.report(Gone())
             self._runner.close_features()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
+            load.close()
             uploads.close()
 
     def _notice_idle_gpus(self, gpus: GpuGrant) -> None:
@@ -329,6 +336,41 @@ class Agent:
             if not is_refusal(error):
                 raise
             self._runner.fail("data", _refusal(folder, error))
+
+
+class _Inflow:
+    """Measures how a task's rows come: waiting for those who compute them, storing, and bytes."""
+
+    def __init__(self) -> None:
+        self._upstream = self._stored = 0.0
+        self._bytes = 0
+
+    def measured(self, batches: Iterable[tuple[str, Rows]]) -> Iterator[tuple[str, Rows]]:
+        """Yield the batches."""
+        coming = iter(batches)
+        while True:
+            began = time.monotonic()
+            found = next(coming, None)
+            self._upstream += time.monotonic() - began
+            if found is None:
+                return
+            self._bytes += size_of(found[1])
+            yield found
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """Measure a block that stores rows."""
+        began = time.monotonic()
+        yield
+        self._stored += time.monotonic() - began
+
+    def report(self) -> dict[str, float]:
+        """Return the seconds of waiting and storing, those of waiting, and the bytes."""
+        return {
+            "inflow": self._upstream + self._stored,
+            "upstream": self._upstream,
+            "inflow_bytes": float(self._bytes),
+        }
 
 
 def _refusal(folder: Path, error: BaseException) -> str:

@@ -13,7 +13,7 @@ from gridflow._wire.commands import COMMANDS
 from gridflow._wire.reports import REPORTS, Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gridflow._wire.client import CoordinatorClient
     from gridflow._wire.commands import Command
@@ -39,12 +39,18 @@ class Reporter:
         reached counts as gone.
     `patience`: Seconds after which a silent coordinator counts as gone: it may be stopped for a
         while.
+    `load`: Returns the load of the host, if it is time to tell it.
     """
 
     def __init__(
-        self, client: CoordinatorClient, me: dict[str, Any], timeout: float, patience: float
+        self,
+        client: CoordinatorClient,
+        me: dict[str, Any],
+        timeout: float,
+        patience: float,
+        load: Callable[[], dict[str, float]] = dict,
     ) -> None:
-        self._client, self._me = client, me
+        self._client, self._me, self._load = client, me, load
         self._timeout, self._patience = timeout, patience
         self._changed = threading.Condition()
         self._pending: list[dict[str, Any]] = []
@@ -88,7 +94,7 @@ class Reporter:
             reports = self._next_reports()
             more = len(self._pending) > len(reports)
         try:
-            message = {**self._me, "reports": reports, "done": self._done}
+            message = {**self._me, "reports": reports, "done": self._done, "load": self._load()}
             answer = self._client.call("sync", message, self._timeout)
         except pa.ArrowException as error:
             if self._is_given_up(error):

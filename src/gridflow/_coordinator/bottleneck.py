@@ -70,8 +70,8 @@ def find(spent: Mapping[str, Seconds]) -> Bottleneck | None:
     if arriving >= max(_SECONDS, total):
         words = (
             f"{task} waited {arriving:.0f} s for its rows before the first step, and trained for "
-            f"{total:.0f} s: ctx.dataset(start='early') trains on rows while others are still "
-            "computed; more executors or partitions compute them faster"
+            f"{total:.0f} s: {_late(mine)}. ctx.dataset(start='early') trains on some while others "
+            "are still to come"
         )
         return Bottleneck(task, "arriving", arriving / (total + arriving), total + arriving, words)
     others = _others(known, task)
@@ -127,6 +127,8 @@ def _times_slower(known: Mapping[str, Seconds], task: str) -> float:
 
 def _remedy(cause: str, mine: Seconds) -> str:
     match cause:
+        case "rows" if mine["coming"] >= _AT_WORK * mine["rows"]:
+            return f"they are still to come; {_late(mine)}"
         case "rows" if mine["source"] >= _AT_WORK * mine["rows"]:
             return (
                 "reading them takes that long. A local, faster disk or fewer columns help, and "
@@ -146,3 +148,21 @@ def _remedy(cause: str, mine: Seconds) -> str:
             return "a larger checkpoint_every= makes fewer of them"
         case _:
             return "a larger validation_freq= or fewer rows make it shorter"
+
+
+def _late(mine: Seconds) -> str:
+    """Return why rows come late, as far as that is known, and what helps."""
+    inflow, faster = mine.get("inflow", 0.0), "more executors or partitions compute them faster"
+    if not inflow:
+        return faster
+    rate = f"{mine['inflow_bytes'] / inflow / 1e6:,.1f} MB/s"
+    share = mine["upstream"] / inflow
+    if share >= _AT_WORK:
+        return (
+            f"computing them took {share:.0%} of the time in which they came, at {rate}; {faster}, "
+            "and a cached DataFrame the next time"
+        )
+    return (
+        f"storing them took {1 - share:.0%} of the time in which they came, at {rate}; a faster "
+        "disk for Spool(dir=) and fewer columns help"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator.outlet import Outlet
 from gridflow._spec.brought import load
+from gridflow._wire.headers import LOAD_SECONDS
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,7 +28,17 @@ GROUP: Final = "gridflow.observers"
 _MOST_WAITING: Final = 10_000
 #: In times of its patience: how long the end waits for one that goes on working.
 _LONGEST: Final = 6
-_METHODS: Final = ("begin", "state", "task", "metrics", "epoch", "checkpoint", "restart", "end")
+_METHODS: Final = (
+    "begin",
+    "state",
+    "task",
+    "host",
+    "metrics",
+    "epoch",
+    "checkpoint",
+    "restart",
+    "end",
+)
 #: The part of a URL that may hold a password.
 USER_OF_URL: Final = re.compile(r"://[^/\s@]+@")
 
@@ -115,6 +127,20 @@ class Observer:
         host : str
         """
 
+    def host(self, name: str, load: Mapping[str, float]) -> None:
+        """Be told of the load of a host that has tasks, every ten seconds.
+
+        Parameters
+        ----------
+        name : str
+        load : mapping of str to float
+            By MLflow's names: ``cpu_utilization_percentage``, ``system_memory_usage_megabytes``,
+            ``system_memory_usage_percentage``, ``disk_usage_percentage`` (of the disk with the
+            tasks' rows), ``network_receive_megabytes`` and ``network_transmit_megabytes`` (since
+            the last time); and where a task has a GPU, ``gpu_0_utilization_percentage`` and
+            ``gpu_0_memory_usage_percentage`` of each GPU of the host.
+        """
+
     def metrics(self, step: int, values: Mapping[str, float], task: str) -> None:
         """Be told of losses and metrics so far in an epoch, at most twice a second for each task.
 
@@ -193,10 +219,12 @@ class Observed:
         self._steps: dict[int, dict[tuple[int, int], int]] = {}
         self._told: dict[int, int] = {}
         self._epochs: set[tuple[int, int]] = set()
+        #: When which part of the load of which host was told.
+        self._loads: dict[tuple[str, str], float] = {}
 
     def tell(self, what: str, *about: Any) -> None:
-        """Tell all observers; only metrics are left out if they are too slow."""
-        limit = None if what == "metrics" else sys.maxsize
+        """Tell all observers; only metrics and loads are left out if they are too slow."""
+        limit = None if what in {"metrics", "host"} else sys.maxsize
         for observer, outlet in zip(self._observers, self._outlets, strict=True):
             action = partial(self._tell, observer, what, about)
             outlet.put(what, action, 1, 1, limit)
@@ -220,6 +248,17 @@ class Observed:
         if (fit, epoch) not in self._epochs:
             self._epochs.add((fit, epoch))
             self.tell("epoch", sorted(self._epochs).index((fit, epoch)), dict(values))
+
+    def load(self, host: str, values: Mapping[str, float], now: float) -> None:
+        """Tell the load of a host, from whichever of its agents measures it first."""
+        new = {
+            name: value
+            for name, value in values.items()
+            if now - self._loads.get((host, name), -math.inf) > LOAD_SECONDS / 2
+        }
+        if new and self._observers:
+            self._loads |= dict.fromkeys(((host, name) for name in new), now)
+            self.tell("host", host, new)
 
     def close(self) -> None:
         """Wait for the observers, but for none that does nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
@@ -99,6 +99,8 @@ class RpcHandler:
         self.stacks: dict[int, reports.Stack] = {}
         #: The last progress report, by rank.
         self.progress: dict[int, reports.Progress] = {}
+        #: How the rows of its agent came, by rank.
+        self._inflow: dict[int, dict[str, float]] = {}
         #: What was read through a data service, by rank and its number there.
         self.data_served: dict[tuple[int, int], reports.DataServed] = {}
         #: The last training step of the chief.
@@ -249,6 +251,8 @@ class RpcHandler:
                 return {"heard": max(numbers, default=0), "commands": ends}
             box, has_room = self._mailboxes[one.rank], self._console.has_room
             self.events.put(ev.Heard(self._clock.now(), one))
+            if one.load:
+                self._observed.load(box.host, one.load, self._clock.now())
             for number, report in zip(numbers, one.reports, strict=True):
                 if number <= box.heard:
                     continue
@@ -375,6 +379,8 @@ class RpcHandler:
             case reports.Joined():
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
             case reports.Spooled() | reports.Arriving():
+                if isinstance(report, reports.Spooled) and report.inflow:
+                    self._inflow[rank] = report.inflow
                 self._settle(self._rows.take(rank, report))
             case _ if isinstance(report, ranks.AMONG_RANKS):
                 self._among_ranks(sender, report)
@@ -441,12 +447,7 @@ class RpcHandler:
             case reports.Log():
                 self._console.log(self._tasks[rank], report.lines)
             case reports.Progress():
-                self.progress[rank] = report
-                if rank == 0 and report.phase == "train":
-                    self.last_step = report
-                self._console.progress(rank, report)
-                self._journal.progress(self._clock.now(), rank, report)
-                self._observed.progress(rank, str(self._tasks[rank]), report)
+                self._note_progress(rank, report)
             case reports.EpochEnded() if rank == 0:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})
@@ -480,6 +481,16 @@ class RpcHandler:
             case reports.BoardServed():
                 self.tensorboard_url = report.url
                 self._console.say(f"TensorBoard: {report.url}")
+
+    def _note_progress(self, rank: int, report: reports.Progress) -> None:
+        if report.spent:
+            report = replace(report, spent=report.spent | self._inflow.get(rank, {}))
+        self.progress[rank] = report
+        if rank == 0 and report.phase == "train":
+            self.last_step = report
+        self._console.progress(rank, report)
+        self._journal.progress(self._clock.now(), rank, report)
+        self._observed.progress(rank, str(self._tasks[rank]), report)
 
     def _settle(self, actions: list[RowsAction]) -> None:
         """Carry out decisions about rows."""

@@ -62,6 +62,43 @@ def busy() -> set[str]:
     return {line.split(",")[0].strip() for line in lines}
 
 
+def ask_for_load() -> subprocess.Popen[str] | None:
+    """Start ``nvidia-smi``, whose output `read_load` reads; None if it can't be started."""
+    path = shutil.which(_SMI)
+    if path is None:
+        return None
+    about = "index,utilization.gpu,memory.used,memory.total"
+    line = [path, f"--query-gpu={about}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+    except OSError:
+        return None
+
+
+def read_load(output: str) -> dict[str, float]:
+    """Return how busy GPUs are and how much of their memory is used, in percent.
+
+    What ``nvidia-smi`` doesn't know of a GPU (``[N/A]``) is left out.
+    """
+    found = {}
+    for line in output.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if len(words) != 4 or not words[0].isdecimal():  # noqa: PLR2004 (what was asked for)
+            continue
+        index, busy, used, total = words
+        if busy.isdecimal():
+            found[f"gpu_{index}_utilization_percentage"] = float(busy)
+        if used.isdecimal() and total.isdecimal() and int(total):
+            found[f"gpu_{index}_memory_usage_percentage"] = 100 * int(used) / int(total)
+    return found
+
+
 def _ask(*arguments: str) -> list[str]:
     path = shutil.which(_SMI)
     if path is None:

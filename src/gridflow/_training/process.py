@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,13 @@ class TaskProcess:
         self.epoch_counters: list[EpochCounter] = []
         compares = self.training.distribution.local_steps is None
         self.agreement = Agreement(self.rank, compares=compares)
-        self.spent = Spent({"ranks": self.agreement.waited, "source": _made})
+        self.spent = Spent(
+            {
+                "ranks": self.agreement.waited,
+                "source": functools.partial(_of_sources, "source"),
+                "coming": functools.partial(_of_sources, "coming"),
+            }
+        )
         backend = backends.of(self.training.backend)
         self.profiler = Profiler(backend, self.task, Path(setup.tensorboard))
         inbox.listen(Inspect, lambda told: self.profiler.ask(*told.profile))
@@ -93,7 +100,7 @@ class TaskProcess:
         return SpoolReader(Path(self.setup.spool), dataset, growing=growing)
 
 
-def _made() -> float:
-    """Return how long sources of rows have been at work, without importing them before others."""
+def _of_sources(what: str) -> float:
+    """Return what sources of rows spent time on, without importing them before others."""
     source = sys.modules.get("gridflow._feed.dataset.source")
-    return 0.0 if source is None else float(source.busy())
+    return 0.0 if source is None else float(source.spent(what))

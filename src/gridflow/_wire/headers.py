@@ -6,7 +6,7 @@ classes, which checks the types, before anything else reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
@@ -17,6 +17,8 @@ from gridflow.errors import WireError
 
 #: The sender of all headers, for error messages.
 AN_AGENT: Final = "an agent"
+#: How often an agent measures the load of its host.
+LOAD_SECONDS: Final = 10.0
 _Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 
 
@@ -50,10 +52,12 @@ class Exchange(Sender):
 
     `reports`: Each a `gridflow._wire.reports.Report`, with its number in ``seq``.
     `done`: Number of the last command received.
+    `load`: That of the agent's host, now and then (`gridflow._agent.host_load`).
     """
 
     reports: list[dict[str, Any]]
     done: Count
+    load: dict[str, float] = field(default_factory=dict)
 
     @property
     def numbers(self) -> list[int]:

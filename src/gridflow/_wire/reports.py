@@ -30,12 +30,15 @@ class Spooled(Report):
     `counts`: The fields of `gridflow._feed.ledger.DatasetCounts`.
     `specs`: Types and shapes of columns, encoded by `gridflow._feed.store.records.encode_specs`.
     `left_out`: dict of dataset to dict of column to reason.
+    `inflow`: How they came: in ``inflow`` seconds, of which ``upstream`` passed in waiting for
+        those who compute them, and ``inflow_bytes``. Empty for rows of another rank.
     """
 
     kind: ClassVar[str] = "spooled"
     counts: dict[str, dict[str, Any]]
     specs: dict[str, Any]
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+    inflow: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

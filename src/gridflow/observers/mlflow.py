@@ -110,6 +110,7 @@ class MLflow(Observer):
         self._job = job
         self._client: Any = None
         self._run = ""
+        self._samples: dict[str, int] = {}
         #: The last step on the server, by metric.
         self._logged: dict[str, int] = {}
         #: Metrics that the server doesn't have yet: key, value, time, step.
@@ -124,6 +125,16 @@ class MLflow(Observer):
             self._put(step, {f"{task}/{name}": value for name, value in values.items()})
             if time.monotonic() >= self._next:
                 self._flush()
+
+    def host(self, name: str, load: Mapping[str, float]) -> None:
+        """Log the load of a host among MLflow's system metrics, as ``system/host/cpu…``."""
+        for metric, value in load.items():
+            key = _NO_NAME.sub("_", f"system/{name}/{metric}")
+            sample = max(self._samples.get(key, -1), self._logged.get(key, -1)) + 1
+            self._samples[key] = sample
+            self._put(sample, {key: value})
+        if time.monotonic() >= self._next:
+            self._flush()
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         """Log the results of an epoch, as ``loss`` and ``val_loss``."""

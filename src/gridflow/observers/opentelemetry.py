@@ -92,6 +92,7 @@ class OpenTelemetry(Observer):
         self._about = {"gridflow.job": job.id, "gridflow.run_id": job.run_id or ""}
         meter, self._tracer = meters.get_meter(_NAME), tracers.get_tracer(_NAME)
         self._step, self._value = map(meter.create_gauge, ("gridflow.step", "gridflow.value"))
+        self._load = meter.create_gauge("gridflow.load")
         self._checkpoints = meter.create_counter("gridflow.checkpoints")
         self._restarts = meter.create_counter("gridflow.restarts")
         self._registered: dict[str, int] = {}
@@ -121,6 +122,12 @@ class OpenTelemetry(Observer):
             span.add_event("ready")
         elif name in self._tasks:
             self._tasks.pop(name).end()
+
+    def host(self, name: str, load: Mapping[str, float]) -> None:
+        """Measure the load of a host."""
+        for metric, value in load.items():
+            about = {"host.name": name, "gridflow.metric": metric}
+            self._load.set(value, {**self._about, **about})
 
     def metrics(self, step: int, values: Mapping[str, float], task: str) -> None:
         """Measure steps, losses and metrics."""

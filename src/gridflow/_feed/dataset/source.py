@@ -59,19 +59,19 @@ __all__ = [
     "LOOK_SECONDS",
     "SOURCE",
     "Source",
-    "busy",
     "chain",
     "is_mirrored",
     "own_part",
     "shared",
     "source_of",
+    "spent",
 ]
 
 #: Attribute of a dataset with its source.
 SOURCE: Final = "gridflow_source"
 #: That an iteration waits for rows at a time.
 LOOK_SECONDS: Final = 0.2
-_busy: dict[str, float] = {"seconds": 0.0}
+_spent: dict[str, float] = {"source": 0.0, "coming": 0.0}
 S = TypeVar("S", bound="Source")
 
 
@@ -124,7 +124,9 @@ class Source(ABC):
         """Yield batches from an element on as the grant allows them, until all rows are there."""
         at = start
         while True:
+            began = time.perf_counter()
             steps = self.grant.steps_beyond(at // self.replicas, LOOK_SECONDS)
+            _spent["coming"] += time.perf_counter() - began
             if steps is None:
                 return
             if steps * self.replicas <= at:
@@ -206,9 +208,13 @@ class Source(ABC):
         return tuple(found)
 
 
-def busy() -> float:
-    """Return for how many seconds this process's sources have waited for rows and made windows."""
-    return _busy["seconds"]
+def spent(what: str) -> float:
+    """Return the seconds of this process's sources.
+
+    ``source``: waiting for rows and making windows; of these ``coming``: waiting for rows that have
+    yet to arrive.
+    """
+    return _spent[what]
 
 
 def _timed(windows: Iterator[tuple[np.ndarray, ...]]) -> Iterator[tuple[np.ndarray, ...]]:
@@ -217,7 +223,7 @@ def _timed(windows: Iterator[tuple[np.ndarray, ...]]) -> Iterator[tuple[np.ndarr
         while True:
             began = time.perf_counter()
             window = next(windows, None)
-            _busy["seconds"] += time.perf_counter() - began
+            _spent["source"] += time.perf_counter() - began
             if window is None:
                 return
             yield window
