@@ -76,6 +76,22 @@ def test_what_was_lost_is_no_fault_of_the_data(text, kind):
     assert detail
 
 
+def test_sparks_exceptions_and_conditions_are_named_once_each():
+    text = (
+        "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while "
+        "reading file s3a://b/k. SQLSTATE: KD001\n\tat org.apache.spark.sql.Errors$.of(E.scala:1)\n"
+        "Caused by: java.net.SocketTimeoutException: Read timed out\n"
+        "Caused by: java.net.SocketTimeoutException: Read timed out [WARN]"
+    )
+    _, _, error = explain(Exception(CALLED + ABORTED + text), is_barrier=False, agents_ran=False)
+    assert type(error) is errors.DataError
+    assert error.spark_errors == (
+        "org.apache.spark.SparkException",
+        "FAILED_READ_FILE.NO_HINT",
+        "java.net.SocketTimeoutException",
+    )
+
+
 def test_what_gridflow_itself_refuses_stays_what_it_is():
     refused = errors.InvalidArgument("repartition='never' supports only one dataset")
     assert explain(refused) == (None, "", refused)

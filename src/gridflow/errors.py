@@ -66,7 +66,17 @@ __all__ = [
 
 
 class GridflowError(Exception):
-    """Root of the tree in the module's docstring."""
+    """Root of the tree in the module's docstring.
+
+    Attributes
+    ----------
+    spark_errors : tuple of str
+        What Spark reported, if a launch failed there: the names of its exceptions and error
+        conditions, such as ``org.apache.spark.shuffle.FetchFailedException`` or
+        ``FAILED_READ_FILE``.
+    """
+
+    spark_errors: tuple[str, ...] = ()
 
 
 class InvalidArgument(GridflowError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from stories import CLOSE, ENVIRONMENT, WATCHED, Story, failure
 
 from gridflow import errors
@@ -182,6 +183,32 @@ def test_rows_that_spark_cant_compute_end_the_job_whatever_was_to_be_tried_again
     story = Story(restarts=2).train()
     error = errors.DataError("[CAST_OVERFLOW]")
     assert story(ev.LaunchEnded, 1, error) == [CLOSE, ev.Finish(error)]
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_rows_are_computed_again_after_what_spark_says_may_pass(is_training):
+    story = Story(restarts=1)
+    if is_training:
+        story.train()
+    error = errors.DataError("Spark failed to compute the rows\nof data=")
+    error.spark_errors = ("org.apache.spark.shuffle.FetchFailedException",)
+    assert story(ev.LaunchEnded, 1, error) == [ev.BeginLaunch(2)]
+    (attempt,) = story.machine.attempts
+    failure = attempt.failure
+    assert (failure.task, failure.kind, failure.generation) == ("Spark", "data", 0)
+    assert failure.summary == "Spark failed to compute the rows"
+    assert failure.spark_errors == error.spark_errors
+    assert story(ev.LaunchEnded, 2, error)[-1] == ev.Finish(error)
+    assert story.phase is Phase.CLOSED
+
+
+def test_a_launch_that_is_lost_before_all_have_come_is_followed_by_another():
+    story = Story(restarts=1)
+    story.register(0)
+    error = errors.TaskLost("FetchFailed")
+    assert story(ev.LaunchEnded, 1, error) == [ev.BeginLaunch(2)]
+    story.train()
+    assert story.machine.generation == 1
 
 
 FROZEN = "the JVM of its executor 1 (pid 7) has been frozen for 10 seconds"

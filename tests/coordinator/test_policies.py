@@ -31,6 +31,29 @@ def test_losses_and_failures_have_budgets_of_their_own():
     assert not policy.restart(causes("lost", "preempted", "lost"))
 
 
+def test_rows_are_computed_again_where_spark_says_that_this_may_help():
+    def failed(*errors):
+        return [TaskFailure("Spark", "", "data", "it failed", spark_errors=errors)]
+
+    fetch = "org.apache.spark.shuffle.FetchFailedException"
+    timeout, read = "java.net.SocketTimeoutException", "FAILED_READ_FILE.NO_HINT"
+    for policy in (MaxRestarts(1), PreemptionAware(max_restarts=1)):
+        assert policy.restart(failed("org.apache.spark.SparkException", fetch))
+        assert not policy.restart(failed(timeout, read))
+        assert not policy.restart(failed())
+    for named in ([timeout], ("SocketTimeoutException",), [read], ["FAILED_READ_FILE"]):
+        assert MaxRestarts(1, errors=named).restart(failed(timeout, read))
+        assert not MaxRestarts(0, errors=named).restart(failed(timeout, read))
+    for named in (["java"], ["Exception"], ["READ_FILE"]):
+        assert not MaxRestarts(1, errors=named).restart(failed(timeout, read))
+
+
+@pytest.mark.parametrize("given", ["FAILED_READ_FILE", [""], [3]])
+def test_errors_are_names(given):
+    with pytest.raises(errors.InvalidArgument, match="takes names of Spark's exceptions"):
+        MaxRestarts(1, errors=given)
+
+
 def test_what_is_taken_back_with_notice_has_a_budget_beside_any_policy():
     policy = Restarts(policy=MaxRestarts(1), max_preemptions=2).policy_with(0)
     assert policy.restart(causes("preempted", "signal", "preempted"))

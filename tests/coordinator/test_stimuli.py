@@ -133,8 +133,10 @@ def test_every_event_comes_back_as_it_was(event):
 def test_errors_come_back_by_type_and_words():
     for kind in (ev.DriverFailed, lambda at, error: ev.LaunchEnded(at, 1, error)):
         event = kind(1.0, errors.NotEnoughSlots("too few"))
+        event.error.spark_errors = ("FetchFailed", "TOO_FEW")
         found = stimuli.decode(json.loads(json.dumps(stimuli.encode(event)))).error
         assert (type(found), str(found)) == (errors.NotEnoughSlots, "too few")
+        assert found.spark_errors == ("FetchFailed", "TOO_FEW")
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"tasks": ["worker:x"]}', "no JSON"])

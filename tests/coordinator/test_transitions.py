@@ -77,6 +77,7 @@ EVENTS = {
     "stack": lambda at: heard(at, 1, reports.Stack("stack", waiting=True, generation=0)),
     "ended": lambda at: ev.LaunchEnded(at, 1),
     "ended with an error": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone")),
+    "rows failed": lambda at: ev.LaunchEnded(at, 1, errors.DataError("the rows")),
     "gone": lambda at: heard(at, 1, reports.Gone(), agent="agent-1-1"),
     "stranger gone": lambda at: heard(at, 1, reports.Gone(), agent="stranger"),
     "no rows": lambda at: ev.RowsUnfit(at, "dataset 'train' has no rows"),
@@ -94,7 +95,7 @@ MOVES = {
     (Phase.GATHERING, "registered"): Phase.STARTING,
     (Phase.GATHERING, "registered anew"): Phase.STARTING,
     (Phase.GATHERING, "ended"): Phase.GATHERING,  # of the next launch
-    (Phase.GATHERING, "ended with an error"): Phase.CLOSED,
+    (Phase.GATHERING, "ended with an error"): Phase.GATHERING,
     (Phase.GATHERING, "late tick"): Phase.CLOSING,
     (Phase.STARTING, "late tick"): Phase.CLOSING,
     (Phase.GATHERING, "leaving"): Phase.RELAUNCHING,
@@ -128,9 +129,18 @@ MOVES = {
     (Phase.COLLECTING, "given up"): Phase.GATHERING,
     (Phase.CLEARING, "given up"): Phase.GATHERING,
     (Phase.RELAUNCHING, "given up"): Phase.GATHERING,
+    (Phase.GATHERING, "given up"): Phase.GATHERING,
     # Its agents are waited for, as the job ends.
-    (Phase.GATHERING, "given up"): Phase.CLOSING,
     (Phase.EVALUATING, "given up"): Phase.CLOSING,
+    # Rows that can't be computed are no reason to try again, but end what is tried again anyway.
+    (Phase.GATHERING, "rows failed"): Phase.CLOSED,
+    (Phase.STARTING, "rows failed"): Phase.CLOSED,
+    (Phase.TRAINING, "rows failed"): Phase.CLOSED,
+    (Phase.EVALUATING, "rows failed"): Phase.CLOSED,
+    (Phase.CLOSING, "rows failed"): Phase.CLOSED,
+    (Phase.COLLECTING, "rows failed"): Phase.GATHERING,
+    (Phase.CLEARING, "rows failed"): Phase.GATHERING,
+    (Phase.RELAUNCHING, "rows failed"): Phase.GATHERING,
 }
 for _phase in (Phase.GATHERING, Phase.STARTING, Phase.TRAINING):
     for _name in ("failed", "echoed", "failed for good", "lost", "frozen"):

@@ -10,7 +10,14 @@ import time
 import psutil
 import pytest
 
-from gridflow import Deadlines, SparkLauncher, TensorflowDistributor, errors
+from gridflow import (
+    Deadlines,
+    MaxRestarts,
+    Restarts,
+    SparkLauncher,
+    TensorflowDistributor,
+    errors,
+)
 from gridflow.testing.cluster import wait_for_slots
 from suite.waiting import wait_for
 
@@ -55,6 +62,34 @@ def test_a_failure_of_the_data_is_a_data_error_in_sparks_words(spark, quiet, tmp
     assert "FILE_NOT_EXIST" in fails_with(distributor, missing)
     with pytest.raises(errors.InvalidArgument, match="foreachBatch"):
         distributor.run(print, data=spark.readStream.format("rate").load())
+
+
+def test_rows_are_computed_again_after_an_error_that_the_policy_names(spark, quiet, tmp_path):
+    from pyspark.sql import functions as F
+
+    broken = tmp_path / "broken"
+    broken.touch()
+
+    class Mends:
+        def restart(self, causes):
+            broken.unlink()
+            return MaxRestarts(1, errors=["PythonException"]).restart(causes)
+
+    # First, as functions take the Python that it sets.
+    distributor = quiet(max_restarts=0, restarts=Restarts(policy=Mends()))
+
+    @F.udf("double")
+    def may_fail(number):
+        if broken.exists():
+            raise ConnectionError("the service is busy")
+        return float(number)
+
+    frame = spark.range(10).withColumn("y", may_fail("id"))
+    result = distributor.run(print, data=frame)
+    assert sum(counts.rows_in for counts in result.ledger.counts.values()) == 10
+    failures = [attempt.failure for attempt in result.attempts]
+    assert [each and (each.task, each.kind) for each in failures] == [("Spark", "data"), None]
+    assert "org.apache.spark.api.python.PythonException" in failures[0].spark_errors
 
 
 def test_rows_in_too_few_or_too_many_partitions_are_refused_at_once(spark):

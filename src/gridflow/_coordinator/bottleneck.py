@@ -127,7 +127,7 @@ def _times_slower(known: Mapping[str, Seconds], task: str) -> float:
 
 def _remedy(cause: str, mine: Seconds) -> str:
     match cause:
-        case "rows" if mine["coming"] >= _AT_WORK * mine["rows"]:
+        case "rows" if mine.get("coming", 0.0) >= _AT_WORK * mine["rows"]:
             return f"they are still to come; {_late(mine)}"
         case "rows" if mine["source"] >= _AT_WORK * mine["rows"]:
             return (

@@ -50,8 +50,14 @@ from gridflow._spec.exits import KINDS
 from gridflow._spec.option_checks import START_TIMEOUT
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports
-from gridflow._wire.failures import PREEMPTED, Attempt, FailureKind, TaskFailure
-from gridflow.errors import DataError, RunTimeout
+from gridflow._wire.failures import (
+    LONGEST_SUMMARY,
+    PREEMPTED,
+    Attempt,
+    FailureKind,
+    TaskFailure,
+)
+from gridflow.errors import DataError, RunTimeout, TaskLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,6 +72,12 @@ if TYPE_CHECKING:
 GONE_SECONDS: Final = 5.0
 #: The same after an agent was seen to die: what it leaves behind must notice that.
 DIED_SECONDS: Final = 2.0
+#: What a failure of a launch, which isn't a task's, has for a task's name.
+SPARK: Final = "Spark"
+_OF_LAUNCHES: Final[Mapping[FailureKind, type[GridflowError]]] = {
+    "lost": TaskLost,
+    "data": DataError,
+}
 #: How often per generation a task's process is replaced; more means that something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
@@ -308,21 +320,37 @@ class JobMachine:
             return self._close(event.at, None)
         if self.phase is Phase.RELAUNCHING:
             return self._gather(event.at)
-        if self.phase is Phase.GATHERING and event.error is not None:
-            # It never started completely: the launcher's own error says best why.
-            return self._close(event.at, event.error)
         known = any(not failure.consequence for failure in self.failures)
-        if isinstance(event.error, DataError) and not known:
-            return self._close(event.at, event.error)  # rows that failed once would fail again
+        never_started = self.phase is Phase.GATHERING
+        if event.error is not None and (
+            never_started or (isinstance(event.error, DataError) and not known)
+        ):
+            return self._launch_failed(event.at, event.error)
         for member in self._members:
             member.lost = True
         if known:
             return self._advance(event.at)
         detail = f"all agents ended early: {event.error or 'without an error'}"
         leaving = (rank for rank, member in enumerate(self._members) if member.leaving)
-        return self._fail(
-            event.at, self._loss(event.at, next(leaving, self._lost_agents.longest_silent), detail)
+        loss = self._loss(event.at, next(leaving, self._lost_agents.longest_silent), detail)
+        if event.error is not None:
+            loss = replace(loss, spark_errors=event.error.spark_errors)
+        return self._fail(event.at, loss)
+
+    def _launch_failed(self, at: float, error: GridflowError) -> list[ev.Instruction]:
+        """Launch again, or end with the launcher's own error, which says best why."""
+        kinds = (kind for kind, raised in _OF_LAUNCHES.items() if isinstance(error, raised))
+        kind = next(kinds, None)
+        if kind is None:
+            return self._close(at, error)
+        summary = str(error).partition("\n")[0][:LONGEST_SUMMARY]
+        failure = TaskFailure(
+            SPARK, "", kind, summary, self.generation, spark_errors=error.spark_errors
         )
+        if not self.policy.restart([*self._causes(), failure]):
+            return self._close(at, error)
+        self._note_attempt(at, failure)
+        return self._next_generation(at)
 
     # The way forward -----------------------------------------------------------------------------
 

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
     from gridflow._wire.failures import TaskFailure
 
+#: What Spark reports when executors or what they had computed are gone: another try may succeed,
+#: also where rows couldn't be computed.
+PASSING: Final = frozenset(
+    {
+        "ExecutorLostFailure",
+        "FetchFailed",
+        "FetchFailedException",
+        "MetadataFetchFailed",
+        "MetadataFetchFailedException",
+        "ExecutorDeadException",
+    }
+)
 #: How often a job moves away from preempted executors, by default.
 MAX_PREEMPTIONS: Final = 10
 
@@ -47,19 +59,38 @@ class RestartPolicy(Protocol):
 class MaxRestarts:
     """Restart up to ``limit`` times, except after failures that a restart can't fix.
 
+    Rows that Spark can't compute would fail again, unless it reported that executors or shuffled
+    blocks were lost, or one of ``errors``.
+
     Parameters
     ----------
     limit : int
+    errors : sequence of str, optional
+        Exceptions or error conditions of Spark's after which another try may succeed, such as
+        ``("java.net.SocketTimeoutException", "FAILED_READ_FILE")``. The last part of a name is
+        enough. Default: none beside those above.
+
+    Raises
+    ------
+    InvalidArgument
+        ``limit`` isn't a number, or ``errors`` aren't names.
     """
 
     limit: int
+    errors: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         whole_number("MaxRestarts(limit)", self.limit, 0)
+        names = self.errors
+        if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
+            raise InvalidArgument(
+                "MaxRestarts(errors=) takes names of Spark's exceptions and error conditions, such "
+                f"as ['java.net.SocketTimeoutException', 'FAILED_READ_FILE']; got {names!r}."
+            )
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True until the limit is reached."""
-        return not KINDS[causes[-1].kind].is_final and len(causes) <= self.limit
+        return not _is_final(causes[-1], self.errors) and len(causes) <= self.limit
 
 
 @dataclass(frozen=True)
@@ -87,9 +118,9 @@ class PreemptionAware:
 
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True while the budget for this kind of failure lasts."""
-        last = KINDS[causes[-1].kind]
-        if last.is_final:
+        if _is_final(causes[-1]):
             return False
+        last = KINDS[causes[-1].kind]
         alike = sum(KINDS[cause.kind].is_gone == last.is_gone for cause in causes)
         return alike <= (self.max_preemptions if last.is_gone else self.max_restarts)
 
@@ -115,7 +146,7 @@ class RetryableExits:
     def restart(self, causes: Sequence[TaskFailure]) -> bool:
         """Return True after a retryable exit until the limit is reached."""
         last = causes[-1]
-        if KINDS[last.kind].is_final:
+        if _is_final(last):
             return False
         code = exit_of(last.kind, last.exit_code)
         return (code.is_retryable or last.consequence) and len(causes) <= self.limit
@@ -209,6 +240,19 @@ class Restarts:
             return policy
         moves = MAX_PREEMPTIONS if self.max_preemptions is None else self.max_preemptions
         return ApartFromPreemptions(policy, moves)
+
+
+def _is_final(failure: TaskFailure, passing: Sequence[str] = ()) -> bool:
+    """Return whether another try would fail in the same way."""
+    known = PASSING.union(passing)
+    passes = any(known.intersection(_names_of(error)) for error in failure.spark_errors)
+    return KINDS[failure.kind].is_final and not passes
+
+
+def _names_of(error: str) -> tuple[str, str]:
+    """Return how an exception, or an error condition with a subcondition, may be called."""
+    is_condition = error[:1].isupper()
+    return error, error.partition(".")[0] if is_condition else error.rpartition(".")[2]
 
 
 def choose_cause(failures: Iterable[TaskFailure]) -> list[TaskFailure]:

@@ -131,7 +131,8 @@ def encode(event: ev.Event) -> dict[str, Any]:
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)
         if isinstance(value, errors.GridflowError):
-            value = {"type": type(value).__name__, "text": str(value)}
+            about = {"type": type(value).__name__, "text": str(value)}
+            value = about | {"spark_errors": list(value.spark_errors)}
         elif field.name == "report" and value is not None:
             value = reports.REPORTS.encode(value)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -156,9 +157,10 @@ def decode(data: dict[str, Any]) -> ev.Event:
     return event
 
 
-def _error(data: dict[str, str]) -> errors.GridflowError:
+def _error(data: dict[str, Any]) -> errors.GridflowError:
     kind = getattr(errors, data["type"], errors.GridflowError)
     found: errors.GridflowError = kind(data["text"])
+    found.spark_errors = tuple(data.get("spark_errors", ()))
     return found
 
 

@@ -62,6 +62,8 @@ class TaskFailure:
         Whether it looks like a consequence of another task's failure (a lost connection).
     stacks : dict of str to str
         Where all tasks were, if they were asked: their Python stacks.
+    spark_errors : tuple of str
+        The names of the exceptions and error conditions that Spark reported, if a launch failed.
     """
 
     task: str
@@ -76,6 +78,7 @@ class TaskFailure:
     hint: str = ""
     consequence: bool = False
     stacks: dict[str, str] = field(default_factory=dict, hash=False)
+    spark_errors: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -84,7 +87,8 @@ class TaskFailure:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TaskFailure:
         """Read `to_dict`'s data back."""
-        return cls(**{**data, "log_tail": tuple(data.get("log_tail", ()))})
+        lists = {name: tuple(data.get(name, ())) for name in ("log_tail", "spark_errors")}
+        return cls(**{**data, **lists})
 
     def describe(self) -> str:
         """Return the failure as the text of an error: what, where, traceback, logs, hint.

@@ -5,6 +5,7 @@ The messages are those of Spark 4.0 to 4.3: `TaskSetManager`, `DAGScheduler` and
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,12 @@ _PREAMBLES: Final = (
     re.compile(r"^[\w.$]+(?:Exception|Error): (?=\S)"),
 )
 _TRACEBACK_LINES: Final = 8
+#: "java.net.SocketTimeoutException", "[FAILED_READ_FILE.NO_HINT]", "FetchFailed(…)".
+_NAMES: Final = re.compile(
+    r"\b((?:[a-z_]\w*\.)+[A-Z][\w$]*(?:Exception|Error|Failure)\b|FetchFailed\b|MetadataFetchFailed\b"
+    r"|ExecutorLostFailure\b)|\[([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z0-9_]+)*)\]"
+)
+_MOST_NAMES: Final = 20
 #: Why Spark refuses a barrier stage before any of its tasks, by its error class and its words: the
 #: error, and what to say for a number of tasks; None: what Spark says.
 _BARRIER_REFUSALS: Final[
@@ -95,6 +102,40 @@ _PYTHON_HINT: Final = (
 
 
 def explain(
+    error: BaseException, num_tasks: int = 1, **about: bool
+) -> tuple[int | None, str, GridflowError | None]:
+    """Return the rank that was lost, what happened to it, and the job's error.
+
+    `error`: Spark's exception.
+    `num_tasks`: Of the agents' stage.
+    `about`: See `_explain`.
+    Returns: The rank is None if no agent caused it; the error is None for a cancelled job.
+    """
+    rank, what, found = _explain(error, num_tasks, **about)
+    if found is not None and found is not error:
+        with contextlib.suppress(Exception):  # they are asked of a JVM that may have died
+            found.spark_errors = _names_in(error)
+    return rank, what, found
+
+
+def _names_in(error: BaseException | None) -> tuple[str, ...]:
+    """Return the names of Spark's exceptions and error conditions, the outermost first.
+
+    What PySpark makes of a Java exception tells less than that, which is its context.
+    """
+    found: list[str] = []
+    while error is not None:
+        kind = type(error)
+        if kind.__module__.startswith("pyspark."):
+            found.append(f"{kind.__module__}.{kind.__name__}")
+        condition = getattr(error, "getCondition", str)()
+        found += [condition] if condition else []
+        found += [match[0] or match[1] for match in _NAMES.findall(str(error))]
+        error = error.__cause__ or error.__context__
+    return tuple(dict.fromkeys(found))[:_MOST_NAMES]
+
+
+def _explain(
     error: BaseException,
     num_tasks: int = 1,
     *,
@@ -103,16 +144,13 @@ def explain(
     is_barrier: bool = True,
     agents_ran: bool = True,
 ) -> tuple[int | None, str, GridflowError | None]:
-    """Return the rank that was lost, what happened to it, and the job's error.
+    """Do as `explain`, without the names.
 
-    `error`: Spark's exception.
-    `num_tasks`: Of the agents' stage.
     `has_data`: Whether the job computes the user's DataFrames.
     `was_cancelled`: Whether gridflow had cancelled the job.
     `is_barrier`: Whether the agents' stage is a barrier stage.
     `agents_ran`: Whether any agent had registered. If none had, a stage before theirs may have
         failed.
-    Returns: The rank is None if no agent caused it; the error is None for a cancelled job.
     """
     if isinstance(error, GridflowError):
         return None, "", error
