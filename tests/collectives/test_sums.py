@@ -18,7 +18,7 @@ import pytest
 
 from gridflow._collectives import joining, links
 from gridflow._collectives.errors import PeerGone, RanksDiffer
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 from suite.new_process import in_new_network
 from suite.waiting import patience, wait_for
 
@@ -254,37 +254,37 @@ CUT = """
 import subprocess, threading, types
 import numpy as np
 from gridflow._collectives import chain, host
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
 
 ip("link", "set", "lo", "up")
-psk_tls._SILENCE, psk_tls._LOOK_SECONDS = 0.5, 0.1
-psk_tls._ALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
-listener, came, there = psk_tls.listen("127.0.0.1"), threading.Event(), []
+mutual_tls._SILENCE, mutual_tls._LOOK_SECONDS = 0.5, 0.1
+mutual_tls._ALIVE.update(TCP_KEEPIDLE=1, TCP_KEEPINTVL=1, TCP_KEEPCNT=2)
+listener, came, there = mutual_tls.listen("127.0.0.1"), threading.Event(), []
 def take(connection):
     there.append(connection)
     came.set()
     threading.Event().wait()
-psk_tls.Door(listener, b"k" * 32, take)
-ends = [psk_tls.knock(listener.getsockname(), b"k" * 32)]
+mutual_tls.Door(listener, b"k" * 32, take)
+ends = [mutual_tls.knock(listener.getsockname(), b"k" * 32)]
 came.wait()
 ends += there
 
 # One that doesn't read for long isn't cut off: it reads once the other has looked for its answers.
-looks, check = [], psk_tls.Connection._check_answers
+looks, check = [], mutual_tls.Connection._check_answers
 def looked(self):
     looks.append(check(self))
     if len(looks) == 20:
         reader.start()
-psk_tls.Connection._check_answers = looked
+mutual_tls.Connection._check_answers = looked
 read = []
 reader = threading.Thread(target=lambda: read.append(len(ends[1].recv_bytes())))
 ends[0].send_bytes(bytes(64 << 20))
 reader.join()
 assert read == [64 << 20], read
-psk_tls.Connection._check_answers = check
+mutual_tls.Connection._check_answers = check
 
 def rank_of(number):
     other = chain.Neighbour(ends[number], [[1 - number]], None)
@@ -331,7 +331,7 @@ def test_strangers_keep_no_host_from_joining(ranks):
 
     def guess():
         try:
-            psk_tls.knock((there.address, there.port), b"another key", 5)
+            mutual_tls.knock((there.address, there.port), b"another key", 5)
         except OSError as error:
             failures.append(error)
         except multiprocessing.AuthenticationError as error:

@@ -17,7 +17,7 @@ from gridflow._doctor.bounded import within
 from gridflow._doctor.host import Unmet, look
 from gridflow._doctor.meeting import Attendance, Meeting, attend
 from gridflow._spec.exits import Exit
-from gridflow._wire.psk_tls import knock
+from gridflow._wire.mutual_tls import knock
 from gridflow.cli import main
 from suite.ports import free_ports
 from suite.waiting import patience

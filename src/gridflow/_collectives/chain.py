@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._collectives.errors import Missing, RanksDiffer
-from gridflow._wire.psk_tls import Farewell, Late
+from gridflow._wire.mutual_tls import Farewell, Late
 
 if TYPE_CHECKING:
-    from gridflow._wire.psk_tls import Connection
+    from gridflow._wire.mutual_tls import Connection
 
 _CUT: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _LOSS: Final = struct.Struct("<Q4s")

@@ -16,14 +16,14 @@ from gridflow._collectives.chain import Chain, Neighbour
 from gridflow._collectives.errors import PeerGone
 from gridflow._collectives.host import HostGroup
 from gridflow._collectives.links import TimeLimit
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
     from typing import Self
 
-    from gridflow._wire.psk_tls import Connection
+    from gridflow._wire.mutual_tls import Connection
 
 _KEY_BYTES: Final = 32
 _LOOK_SECONDS: Final = 0.05
@@ -57,7 +57,7 @@ class Joining:
         self._rank = rank
         self._local = links.Listener()
         try:
-            self._remote = psk_tls.listen(bind.strip("[]"))
+            self._remote = mutual_tls.listen(bind.strip("[]"))
         except BaseException:
             self._local.close()
             raise
@@ -145,7 +145,7 @@ class _Visitor:
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self._came = threading.Event()
         self._connection: Connection | None = None
-        self._door = psk_tls.Door(listener, key, self._take)
+        self._door = mutual_tls.Door(listener, key, self._take)
 
     def _take(self, connection: Connection) -> None:
         self._connection = connection
@@ -167,7 +167,7 @@ def _knock(rank: int, there: Announcement, key: bytes, limit: TimeLimit) -> Conn
     address = (there.address.strip("[]"), there.port)
     while True:
         try:
-            return psk_tls.knock(address, key, limit.left)
+            return mutual_tls.knock(address, key, limit.left)
         except OSError as error:
             if limit.has_run_out:
                 raise PeerGone(

@@ -18,7 +18,7 @@ from gridflow._doctor import checks
 from gridflow._doctor.bounded import within
 from gridflow._doctor.findings import Diagnosis
 from gridflow._doctor.host import look
-from gridflow._wire.psk_tls import Door, knock, listen
+from gridflow._wire.mutual_tls import Door, knock, listen
 
 if TYPE_CHECKING:
     from gridflow._doctor.host import Host

@@ -1,6 +1,6 @@
 """Who can connect to whom: the driver, and tasks that run at the same time.
 
-All connections are gridflow's own (`gridflow._wire.psk_tls`), so what a firewall or a proxy does
+All connections are gridflow's own (`gridflow._wire.mutual_tls`), so what a firewall or a proxy does
 to them is what it would do to a job's. Nothing waits without an end.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from gridflow._agent.environment import local_address
 from gridflow._doctor.bounded import within
 from gridflow._spec.network import host_and_port
-from gridflow._wire.psk_tls import Connection, Door, knock, listen
+from gridflow._wire.mutual_tls import Connection, Door, knock, listen
 
 #: How long the first task waits for the last one.
 GATHER_SECONDS: Final = 30.0

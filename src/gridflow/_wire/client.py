@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow._wire import mutual_tls
+from gridflow._wire import arrow_flight
 from gridflow._wire.identity import SERVER_NAME
 from gridflow._wire.transfer import CHUNK_SCHEMA, chunks, receive
 
@@ -26,7 +26,7 @@ class CoordinatorClient:
     """
 
     def __init__(self, address: str, identity: Identity) -> None:
-        self._client = mutual_tls.connect(address, identity, SERVER_NAME)
+        self._client = arrow_flight.connect(address, identity, SERVER_NAME)
 
     def call(self, action: str, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Send a message and return the answer.
@@ -34,7 +34,7 @@ class CoordinatorClient:
         Raises `pyarrow.lib.ArrowException`: The coordinator can't be reached, or refused the
             message.
         """
-        return mutual_tls.call(self._client, action, message, timeout)
+        return arrow_flight.call(self._client, action, message, timeout)
 
     def upload(self, path: Path, header: dict[str, Any], offset: int = 0) -> int:
         """Send a file from an offset on; return how many bytes were sent.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow._wire import mutual_tls
+from gridflow._wire import arrow_flight
+from gridflow._wire.arrow_flight import telling_why
 from gridflow._wire.identity import AGENT_NAME
 from gridflow._wire.messages import read
-from gridflow._wire.mutual_tls import telling_why
 from gridflow.errors import WireError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ReceiverHandler(Protocol):
         ...
 
 
-class Receiver(mutual_tls.JobServer):
+class Receiver(arrow_flight.JobServer):
     """Serve one agent on one interface, on any free port.
 
     `host`: The address to bind.
@@ -137,15 +137,15 @@ class ReceiverClient:
 
     def __init__(self, address: str, identity: Identity) -> None:
         self.address = address
-        self._client = mutual_tls.connect(address, identity, AGENT_NAME, _WATCH.items())
+        self._client = arrow_flight.connect(address, identity, AGENT_NAME, _WATCH.items())
 
     def begin(self, header: dict[str, Any], timeout: float) -> dict[str, Any]:
         """Announce a partition; return what the agent knows about it."""
-        return mutual_tls.call(self._client, "begin", header, timeout)
+        return arrow_flight.call(self._client, "begin", header, timeout)
 
     def settle(self, header: dict[str, Any]) -> dict[str, Any]:
         """Wait until the function has read a partition's rows; the agent limits the time."""
-        return mutual_tls.call(self._client, "settle", header, None)
+        return arrow_flight.call(self._client, "settle", header, None)
 
     def put(self, header: dict[str, Any], schema: pa.Schema) -> tuple[Any, Any]:
         """Open a stream of rows; return its writer and the reader of acknowledgements."""

@@ -19,10 +19,10 @@ from pyarrow import flight
 
 from gridflow._files.disks import is_refusal
 from gridflow._files.local import open_file, open_own
-from gridflow._wire import mutual_tls
+from gridflow._wire import arrow_flight
+from gridflow._wire.arrow_flight import telling_why
 from gridflow._wire.headers import AN_AGENT
 from gridflow._wire.messages import read
-from gridflow._wire.mutual_tls import telling_why
 from gridflow._wire.transfer import CHUNK_SCHEMA, IncomingFile, chunks, receive
 from gridflow.errors import NetworkError
 
@@ -72,7 +72,7 @@ class Handler(Protocol):
         ...
 
 
-class CoordinatorServer(mutual_tls.JobServer):
+class CoordinatorServer(arrow_flight.JobServer):
     """Serve one job on one interface of this machine.
 
     `host`: The address to bind.

@@ -24,13 +24,13 @@ import msgspec
 
 from gridflow._agent.executor import executor_above
 from gridflow._agent.procfs import began
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
     from gridflow._gpu.grant import SparkGpus
+    from gridflow._wire.mutual_tls import Connection
     from gridflow._wire.payload import AgentPayload
-    from gridflow._wire.psk_tls import Connection
 
 UP: Final = b"up"
 END: Final = b"end"
@@ -103,7 +103,7 @@ def main() -> None:
     # From the parent's own pipe: no one else can write to it.
     payload, place, gpus, line, owner, executor = pickle.load(sys.stdin.buffer)  # noqa: S301
     signal.signal(signal.SIGTERM, _end)
-    connection = psk_tls.knock(line.address, line.key)
+    connection = mutual_tls.knock(line.address, line.key)
     connection.send_bytes(msgspec.msgpack.encode(place))
     watcher = threading.Thread(target=_watch, args=(connection, owner), daemon=True)
     watcher.start()

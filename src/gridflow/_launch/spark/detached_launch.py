@@ -15,7 +15,7 @@ import msgspec
 from gridflow._launch.base import PassesOn
 from gridflow._launch.spark.detached import BYE, END, END_SECONDS, Line
 from gridflow._launch.spark.launch import SparkLaunch
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from gridflow._launch.base import LaunchListener
     from gridflow._spec.gpus import GpuNeed
+    from gridflow._wire.mutual_tls import Connection
     from gridflow._wire.payload import AgentPayload
-    from gridflow._wire.psk_tls import Connection
     from gridflow.errors import GridflowError
 
 
@@ -81,11 +81,11 @@ class DetachedLaunch(PassesOn):
         self._lines: dict[int, Connection] = {}
         self._is_started = self._is_cancelled = self._is_over = False
         self._missing = {place for places, _ in stages for place in places}
-        key, socket = secrets.token_bytes(32), psk_tls.listen(host)
+        key, socket = secrets.token_bytes(32), mutual_tls.listen(host)
         port = int(socket.getsockname()[1])
         advertised = payload.coordinator.rpartition(":")[0].strip("[]")
         line = Line((advertised, port), key)
-        self._door = psk_tls.Door(socket, key, self._hold)
+        self._door = mutual_tls.Door(socket, key, self._hold)
 
         def make_frame(places: tuple[int, ...], need: GpuNeed) -> DataFrame:
             return frame_of(_starter(payload, places, line), places, need)

@@ -23,7 +23,7 @@ import msgspec
 
 from gridflow._agent.folder import temporary_folder
 from gridflow._files.local import check_own, open_own, write_whole
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 from gridflow._wire.identity import random_key, strong_key
 from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument, NetworkError, StartTimeout
@@ -101,7 +101,7 @@ class MessageSocket:
 
     def receive(self, sock: Any) -> Any:
         """Wait for a message."""
-        if isinstance(sock, psk_tls.Connection):
+        if isinstance(sock, mutual_tls.Connection):
             return msgspec.msgpack.decode(sock.recv_bytes(_MOST_BYTES))
         length = _LENGTH.unpack(_exactly(sock, _LENGTH.size))[0]
         if length > _MOST_BYTES:
@@ -111,7 +111,7 @@ class MessageSocket:
     def send(self, sock: Any, msg: Any) -> None:
         """Send a message."""
         content = msgspec.msgpack.encode(msg)
-        if isinstance(sock, psk_tls.Connection):
+        if isinstance(sock, mutual_tls.Connection):
             sock.send_bytes(content)
         else:
             sock.sendall(_LENGTH.pack(len(content)) + content)
@@ -154,7 +154,7 @@ class Server(MessageSocket):
         self.key = strong_key(key, "key=") if key else _key_of_environment() or random_key()
         self._host = host
         self._state: dict[str, Any] = {"finished": False, "failure": ""}
-        self._door: psk_tls.Door | None = None
+        self._door: mutual_tls.Door | None = None
         self._files = contextlib.ExitStack()
         self._port = 0
 
@@ -166,7 +166,7 @@ class Server(MessageSocket):
         with contextlib.suppress(OSError):  # without the file, other processes need the variable
             folder = self._files.enter_context(temporary_folder(_key_prefix(self._port)))
             write_whole(folder / _KEY_FILE, self.key)
-        self._door = psk_tls.Door(listener, self.key, self._serve)
+        self._door = mutual_tls.Door(listener, self.key, self._serve)
         address = (self.get_server_ip(), self._port)
         _log.info("listening for nodes at %s:%d", *address)
         return address
@@ -251,11 +251,11 @@ class Server(MessageSocket):
         elsewhere = os.environ.get(TFOS_SERVER_HOST)
         host = "" if elsewhere else self._host or util.get_ip_address()
         try:
-            return psk_tls.listen(host, self.get_server_ports())
+            return mutual_tls.listen(host, self.get_server_ports())
         except OSError as error:
             raise NetworkError(f"the reservation server can't listen: {error}") from error
 
-    def _serve(self, connection: psk_tls.Connection) -> None:
+    def _serve(self, connection: mutual_tls.Connection) -> None:
         while True:
             try:
                 message = self.receive(connection)
@@ -299,7 +299,7 @@ class Client(MessageSocket):
     def __init__(self, server_addr: tuple[str, int], key: bytes | None = None) -> None:
         self.server_addr = (str(server_addr[0]), int(server_addr[1]))
         self._key = strong_key(key, "key=") if key else _find_key(self.server_addr[1])
-        self.sock = psk_tls.knock(self.server_addr, self._key)
+        self.sock = mutual_tls.knock(self.server_addr, self._key)
 
     def close(self) -> None:
         """Close the connection."""
@@ -345,7 +345,7 @@ class Client(MessageSocket):
                 if attempt + 1 == MAX_RETRIES or msg_type == "REG":
                     raise
                 self.sock.close()
-                self.sock = psk_tls.knock(self.server_addr, self._key)
+                self.sock = mutual_tls.knock(self.server_addr, self._key)
         raise AssertionError("the last attempt returns or raises")
 
 

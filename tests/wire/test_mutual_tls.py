@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 import pytest
 
 from gridflow._wire import acceptor as acceptors
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 from gridflow._wire.acceptor import Acceptor, source_of
 from suite.waiting import patience, wait_for
 
@@ -24,7 +24,7 @@ KEY = b"k" * 32
 #: told by its standard input meanwhile.
 HOST = """
 import os, resource, sys, threading
-from gridflow._wire import psk_tls
+from gridflow._wire import mutual_tls
 
 def serve(connection):
     while True:
@@ -36,8 +36,8 @@ def serve(connection):
 def say(words):
     print(words, flush=True)
 
-listener = psk_tls.listen("127.0.0.1")
-opened = psk_tls.Door(listener, b"k" * 32, serve)
+listener = mutual_tls.listen("127.0.0.1")
+opened = mutual_tls.Door(listener, b"k" * 32, serve)
 files = []
 say(listener.getsockname()[1])
 for line in sys.stdin:
@@ -90,7 +90,7 @@ def host():
 
 def is_answered(address):
     """Ask at a door as one who has the key."""
-    connection = psk_tls.knock(address, KEY)
+    connection = mutual_tls.knock(address, KEY)
     with contextlib.closing(connection):
         connection.send_bytes(b"hello")
         return connection.poll(patience()) and connection.recv_bytes() == b"5"
@@ -125,7 +125,7 @@ def test_a_door_outlives_a_lack_of_threads(host):
     assert is_answered(address)
     tell("no_threads")
     for _ in range(3):
-        connection = psk_tls.knock(address, KEY)  # it has the key; there is no thread for it
+        connection = mutual_tls.knock(address, KEY)  # it has the key; there is no thread for it
         with contextlib.closing(connection), pytest.raises((EOFError, OSError)):
             connection.recv_bytes()
     tell("threads")
@@ -134,7 +134,7 @@ def test_a_door_outlives_a_lack_of_threads(host):
 
 def test_a_message_that_its_reader_cant_stand_ends_its_connection_alone(host):
     _, address = host
-    connection = psk_tls.knock(address, KEY)
+    connection = mutual_tls.knock(address, KEY)
     connection.send_bytes(b"die")
     with contextlib.closing(connection), pytest.raises((EOFError, OSError)):
         connection.recv_bytes()
@@ -159,7 +159,7 @@ def hello(steps):
 def opened(request):
     """Open a port with `Acceptor`; return its address, and what has been heard there."""
     heard = []
-    listener = psk_tls.listen("127.0.0.1")
+    listener = mutual_tls.listen("127.0.0.1")
     address = listener.getsockname()
     acceptor = Acceptor(listener, hello(heard), "acceptor", getattr(request, "param", 20.0))
     yield address, heard, acceptor
@@ -235,16 +235,16 @@ def test_sources_are_told_apart_by_what_one_host_may_have(one, other, are_one):
 
 
 def test_somebody_elses_key_is_told_from_a_door_that_hangs_up(no_leaks):
-    listener = psk_tls.listen("127.0.0.1")
+    listener = mutual_tls.listen("127.0.0.1")
     address = listener.getsockname()
-    opened = psk_tls.Door(listener, KEY, lambda _: None)
+    opened = mutual_tls.Door(listener, KEY, lambda _: None)
     with pytest.raises(AuthenticationError):
-        psk_tls.knock(address, b"another key")
+        mutual_tls.knock(address, b"another key")
     opened.close()
-    with psk_tls.listen("127.0.0.1") as rude:
+    with mutual_tls.listen("127.0.0.1") as rude:
         acceptor = Acceptor(rude, lambda connection: closed(connection), "rude", 1.0)
         with pytest.raises(ConnectionResetError, match="closed the connection"):
-            psk_tls.knock(rude.getsockname(), KEY)
+            mutual_tls.knock(rude.getsockname(), KEY)
         acceptor.close()
 
 
@@ -258,7 +258,7 @@ def test_a_port_that_is_taken_is_free_again_once_its_holder_is_gone(no_leaks):
 
     class Holder:
         def __init__(self):
-            self.listener = psk_tls.listen("127.0.0.1")
+            self.listener = mutual_tls.listen("127.0.0.1")
             self.port = self.listener.getsockname()[1]
 
         def __del__(self):
@@ -267,12 +267,12 @@ def test_a_port_that_is_taken_is_free_again_once_its_holder_is_gone(no_leaks):
     def take():
         holder = Holder()
         with pytest.raises(OSError, match="in use"):
-            psk_tls.listen("127.0.0.1", [holder.port])
+            mutual_tls.listen("127.0.0.1", [holder.port])
         return holder.port
 
     gc.collect()
     gc.disable()
     try:
-        psk_tls.listen("127.0.0.1", [take()]).close()
+        mutual_tls.listen("127.0.0.1", [take()]).close()
     finally:
         gc.enable()
