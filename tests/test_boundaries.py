@@ -259,6 +259,48 @@ def test_a_targets_files_are_few():
     ]
 
 
+#: What opens a way between processes, by the name of the call or of the base class.
+OPENS = {"listen", "create_server", "socketpair", "get_server", "FlightServerBase", "JobServer"}
+#: They call something else of that name, or hold or look for a port that others use.
+OPENS_NOTHING = {
+    "_coordinator/loop.py",  # the coordinator's, of _wire/server.py
+    "_keras/patches/hooks/fits.py",
+    "_training/groups/torch.py",  # torch's own
+    "_training/meetings.py",
+    "_training/process.py",
+    "_training/runtime.py",
+    "_wire/arrow_flight.py",  # what _wire/server.py and _wire/receiver.py inherit
+    "_wire/mutual_tls.py",  # what the others call
+}
+
+
+def test_every_way_between_processes_is_in_the_table_of_the_architecture():
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        names = {
+            ast.unparse(each).rpartition(".")[2]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for each in (
+                [node.func]
+                if isinstance(node, ast.Call)
+                else node.bases
+                if isinstance(node, ast.ClassDef)
+                else []
+            )
+        }
+        if names & OPENS:
+            found.add(path.relative_to(ROOT).as_posix())
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## Connections")[2].partition("\n## ")[0]
+    told = {name for name in re.findall(r"`([\w/]+\.py)`", section) if (ROOT / name).exists()}
+    assert found >= OPENS_NOTHING
+    assert found - OPENS_NOTHING <= told
+    assert len(re.findall(r"^\| .* \| .* \| `.* \|", section, re.MULTILINE)) <= 10
+    ports = re.findall(r"^\| [^|]* \| port of", section, re.MULTILINE)
+    assert len(ports) <= 5
+    assert told == set(re.findall(r"`([\w/]+\.py)`", section))
+
+
 def test_each_strategy_and_backend_has_its_facts_and_its_mode():
     asked = {"begin", "make_strategy", "dataset", "trainer", "end"}
     assert asked == Mode.__abstractmethods__
