@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -21,6 +20,8 @@ from gridflow._agent.procfs import began
 from gridflow._coordinator.record import read_result
 from gridflow._files.disks import writing_to, writing_to_temporary
 from gridflow._files.local import (
+    FileHeld,
+    FileLock,
     check_no_links,
     check_own,
     make_folders,
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 ELSEWHERE: Final = "Make room there, or choose another folder with job_dir=."
 #: Names the driver's process in a job's folder.
 _DRIVER_FILE: Final = "driver.json"
-#: Held while a run with an id is in progress.
+#: FileHeld while a run with an id is in progress.
 _LOCK_FILE: Final = "lock"
 _SECONDS_PER_DAY: Final = 86_400
 #: Live objects of this process that read from a job's folder: results, models.
@@ -179,8 +180,7 @@ def _note_driver(path: Path) -> None:
 class Claim:
     """A run's folder, locked against other drivers until `release` or the end of this process.
 
-    The file system's lock ends with its process, however that ends. On network file systems whose
-    locks don't reach other hosts, only drivers of this host are kept out.
+    The lock ends with the process, however that ends; see `FileLock`.
 
     `folder`: The parent folder of runs.
     Raises `JobExists`: Another driver, or another job of this one, runs it.
@@ -191,22 +191,16 @@ class Claim:
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self.path = folder / run_id
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
             make_folders(self.path, 0o700)
             check(self.path)
-            self._lock = os.open(self.path / _LOCK_FILE, flags, 0o600)
-        _claims.add(self)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise JobExists(
-                f"run {run_id!r} is in progress in {self.path}, {_whose(self.path)}: wait until it "
-                "ends, or use another run_id=."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
+            try:
+                self._lock = FileLock(self.path / _LOCK_FILE, 0o600)
+            except FileHeld:
+                raise JobExists(
+                    f"run {run_id!r} is in progress in {self.path}, {_whose(self.path)}: wait "
+                    "until it ends, or use another run_id=."
+                ) from None
         try:
             with writing_to(f"job_dir={str(folder)!r}", ELSEWHERE):
                 _note_driver(self.path)
@@ -215,29 +209,7 @@ class Claim:
             raise
 
     def release(self) -> None:
-        if self._lock >= 0:
-            with contextlib.suppress(OSError):  # a process that was forked may hold it, too
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
-        self.forget()
-
-    def forget(self) -> None:
-        """Close the lock's file; another process that has it open keeps the lock."""
-        descriptor, self._lock = self._lock, -1
-        _claims.discard(self)
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-#: Claims of this process. Forked children (multiprocessing) would hold them after its end.
-_claims: weakref.WeakSet[Claim] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for claim in list(_claims):
-        claim.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
+        self._lock.release()
 
 
 def _whose(path: Path) -> str:

@@ -7,15 +7,13 @@ This module locks a folder of this machine; the file system's lock ends with its
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._files.disks import refusal
-from gridflow._files.local import make_folders
+from gridflow._files.local import FileHeld, FileLock, make_folders
 from gridflow.errors import InvalidArgument, JobExists, UnsafePath
 
 if TYPE_CHECKING:
@@ -48,9 +46,6 @@ def taken(place: object, who: str) -> JobExists:
     )
 
 
-_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
-
-
 class FolderLock:
     """A folder of this machine, locked against other jobs until `release` or the process's end.
 
@@ -63,16 +58,21 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, job: str, say: Callable[[str], None]) -> None:
-        self._path = folder / _LOCK_NAME
-        self._file: int | None = None
+        self._lock: FileLock | None = None
         try:
             make_folders(folder)
-            while self._file is None:
-                self._file = self._locked(say)
-            _locks.add(self)
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, json.dumps(about(job)).encode(), 0)
-            os.fsync(self._file)
+            self._lock = FileLock(folder / _LOCK_NAME, 0o644)
+            while not self._lock.is_at_path:  # its owner has released it and deleted the file
+                self._lock.forget()
+                self._lock = FileLock(folder / _LOCK_NAME, 0o644)
+            if self._lock.problem:
+                say(
+                    f"{folder} is on a file system without locks ({self._lock.problem}): make sure "
+                    "that only one job at a time uses it as checkpoint_dir"
+                )
+            self._lock.write(json.dumps(about(job)).encode())
+        except FileHeld as held:
+            raise taken(folder, whose(held.content)) from None
         except OSError as error:
             with contextlib.suppress(OSError):
                 self.release()
@@ -83,53 +83,7 @@ class FolderLock:
                 "this process may create files."
             ) from error
 
-    def _locked(self, say: Callable[[str], None]) -> int | None:
-        """Return the descriptor that holds the lock; None if its file was deleted."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = whose(os.pread(file, 4096, 0))
-            os.close(file)
-            raise taken(self._path.parent, who) from None
-        except OSError as error:
-            say(
-                f"{self._path.parent} is on a file system without locks ({error.strerror}): make "
-                "sure that only one job at a time uses it as checkpoint_dir"
-            )
-        if self._is_at_path(file):
-            return file
-        os.close(file)  # its owner has released it and deleted the file
-        return None
-
-    def _is_at_path(self, file: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), self._path.lstat())
-        except FileNotFoundError:
-            return False
-
     def release(self) -> None:
         """Release it for other jobs."""
-        file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            if self._is_at_path(file):
-                self._path.unlink()
-        finally:
-            os.close(file)
-
-    def forget(self) -> None:
-        """Leave the lock to the process that this one was forked from."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
-
-
-def _forget_locks() -> None:
-    for lock in list(_locks):
-        lock.forget()
-
-
-# A lock lives as long as any process has its descriptor: a child would keep it after its parent.
-os.register_at_fork(after_in_child=_forget_locks)
+        if self._lock is not None:
+            self._lock.release(deletes=True)

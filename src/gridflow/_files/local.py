@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import grp
 import json
 import logging
@@ -16,6 +17,7 @@ import pwd
 import secrets
 import stat
 import tempfile
+import weakref
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -246,6 +248,87 @@ def sync(path: Path) -> None:
     finally:
         os.close(descriptor)
 
+
+# Locks --------------------------------------------------------------------------------------------
+
+
+class FileHeld(Exception):
+    """Another process, or another part of this one, has a file locked; `content` is the file's."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.content = content
+
+
+class FileLock:
+    """A file that is locked against other processes until `release` or the end of this one.
+
+    Processes that this one forks don't hold the lock. On network file systems whose locks don't
+    reach other hosts, only processes of this host are kept out.
+
+    `path`: Created if missing; links aren't followed.
+    `problem`: Why the file isn't locked: its file system has no locks.
+    Raises `FileHeld`, `OSError`: It is locked, or can't be opened.
+    """
+
+    def __init__(self, path: Path, mode: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.path, self.problem = path, ""
+        self._file = os.open(path, flags, mode)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held = FileHeld(os.pread(self._file, _MOST_OF_HELD, 0))
+            self.forget()
+            raise held from None
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+        _locked.add(self)
+
+    @property
+    def is_at_path(self) -> bool:
+        """Whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def write(self, content: bytes) -> None:
+        """Replace the content, which `FileHeld` tells others."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, content, 0)
+        os.fsync(self._file)
+
+    def release(self, *, deletes: bool = False) -> None:
+        """Unlock the file for others, and delete it if that is asked and nobody else has."""
+        if self._file < 0:
+            return
+        try:
+            if deletes and self.is_at_path:
+                self.path.unlink()
+            with contextlib.suppress(OSError):  # a process that was forked may hold it, too
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Leave the lock to the process that this one was forked from."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+_MOST_OF_HELD: Final = 4096
+_locked: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    for each in list(_locked):
+        each.forget()
+
+
+# A lock lives as long as any process has its descriptor: a child would keep it after its parent.
+os.register_at_fork(after_in_child=_forget_locks)
 
 # -------------------------------------------------------------------------------------------------
 
