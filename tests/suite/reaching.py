@@ -27,7 +27,6 @@ _tracer.set_option("run:disable_warnings", ["no-data-collected"])
 
 def write():
     """Write the lines that have run since the last call; coverage goes on."""
-    _tracer.stop()
     data = _tracer.get_data()
     lines = {
         str(Path(file).relative_to(_product)): sorted(data.lines(file))
@@ -37,6 +36,12 @@ def write():
         path = Path(os.environ[FOLDER], f"{os.getpid()}-{uuid.uuid4().hex}.part")
         path.write_text(json.dumps({"test": os.environ.get(TEST), "lines": lines}))
         path.rename(path.with_suffix(".json"))
+    _begin()
+
+
+def _begin() -> None:
+    """Forget what has run, and go on; a tracer that goes on by itself writes into what is gone."""
+    _tracer.stop()
     _tracer.erase()
     _tracer.start()
 
@@ -52,5 +57,5 @@ def _exit(code):
 
 _tracer.start()
 os._exit = _exit
-os.register_at_fork(after_in_child=_tracer.erase)
+os.register_at_fork(after_in_child=_begin)
 atexit.register(write)
