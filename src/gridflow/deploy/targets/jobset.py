@@ -17,6 +17,8 @@ from gridflow.deploy.targets.sidecars import (
 from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.targets.base import Document
 
@@ -66,6 +68,37 @@ def inner_job(job: Job, role: str, template: Any, container: str) -> dict[str, A
     return spec
 
 
+def replicated_jobs(
+    job: Job, container: str, port_name: str, part: Callable[[str], str] = str
+) -> dict[str, dict[str, Any]]:
+    """Return the replicated jobs of a set, by role.
+
+    `container`, `port_name`: The names of the tasks' container and of its port.
+    `part`: Returns the name of a role's replicated job. Default: the role's.
+    """
+
+    def place(role: str, index: int) -> str:
+        return host(job, part(role), index)
+
+    cluster, heard = addresses(job, place, lambda *_: job.port), meeting(job, place)
+    found = {}
+    for role, _ in job.role_items():
+        template = task_pod(
+            job,
+            role,
+            words=start_words(job, deadline=True),
+            container=container,
+            port_name=port_name,
+            cluster=cluster,
+            news=heard,
+            extra_env=(*JOBSET_ENV, *began_env(job)),
+        )
+        join_group(job, template)
+        whole = {"spec": inner_job(job, role, template, container)}
+        found[role] = {"name": part(role), "replicas": 1, "template": whole}
+    return found
+
+
 class JobSetTarget(KubernetesTarget):
     """A JobSet."""
 
@@ -76,28 +109,6 @@ class JobSetTarget(KubernetesTarget):
 
     def render(self, job: Job) -> list[Document]:
         """Return the JobSet and its sidecars."""
-        cluster = addresses(job, lambda role, index: host(job, role, index), lambda *_: job.port)
-        heard = meeting(job, lambda role, index: host(job, role, index))
-        parts = []
-        for name, _ in job.role_items():
-            template = task_pod(
-                job,
-                name,
-                words=start_words(job, deadline=True),
-                container=CONTAINER,
-                port_name=PORT_NAME,
-                cluster=cluster,
-                news=heard,
-                extra_env=(*JOBSET_ENV, *began_env(job)),
-            )
-            join_group(job, template)
-            parts.append(
-                {
-                    "name": name,
-                    "replicas": 1,
-                    "template": {"spec": inner_job(job, name, template, CONTAINER)},
-                }
-            )
         spec: dict[str, Any] = {
             "network": {
                 "enableDNSHostnames": True,
@@ -105,7 +116,7 @@ class JobSetTarget(KubernetesTarget):
                 "publishNotReadyAddresses": True,
             },
             **set_policies(job, job.main_role),
-            "replicatedJobs": parts,
+            "replicatedJobs": list(replicated_jobs(job, CONTAINER, PORT_NAME).values()),
         }
         if job.time_to_live is not None:
             spec["ttlSecondsAfterFinished"] = job.time_to_live

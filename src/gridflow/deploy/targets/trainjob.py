@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow.deploy.pods import began_env, metadata, object_document, task_pod
-from gridflow.deploy.targets.jobset import JOBSET_ENV, host, inner_job, set_policies
+from gridflow.deploy.pods import metadata, object_document
+from gridflow.deploy.targets.jobset import replicated_jobs, set_policies
+from gridflow.deploy.targets.kubernetes import PORT_NAME
 from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.targets.sidecars import (
-    join_group,
     kueue_labels,
     scheduler,
     tensorboard,
 )
-from gridflow.deploy.task_start import UNSTARTED, addresses, meeting, start_words
+from gridflow.deploy.task_start import UNSTARTED
 
 if TYPE_CHECKING:
     from gridflow.deploy.description.description import Job
@@ -43,32 +43,16 @@ def part(job: Job, role: str) -> str:
 
 def runtime(job: Job) -> Document:
     """Return the TrainingRuntime of a job."""
-    cluster = addresses(job, lambda r, i: host(job, part(job, r), i), lambda *_: job.port)
-    heard = meeting(job, lambda r, i: host(job, part(job, r), i))
-    parts = []
-    for name, _ in job.role_items():
-        template = task_pod(
-            job,
-            name,
-            words=start_words(job, deadline=True),
-            container=NODE,
-            port_name="tensorflow",
-            cluster=cluster,
-            news=heard,
-            extra_env=(*JOBSET_ENV, *began_env(job)),
-        )
-        # Trainer creates the pod group, but leaves the choice of the scheduler to the runtime
-        # (kubeflow/trainer, pkg/runtime/framework/plugins/volcano).
-        join_group(job, template)
-        whole: dict[str, Any] = {"spec": inner_job(job, name, template, NODE)}
-        if name == job.main_role:
-            whole = {"metadata": {"labels": dict(STEP)}, **whole}
-        parts.append({"name": part(job, name), "replicas": 1, "template": whole})
+    # Trainer creates the pod group, but leaves the choice of the scheduler to the runtime
+    # (kubeflow/trainer, pkg/runtime/framework/plugins/volcano).
+    parts = replicated_jobs(job, NODE, PORT_NAME, lambda role: part(job, role))
+    main = parts[job.main_role]
+    main["template"] = {"metadata": {"labels": dict(STEP)}, **main["template"]}
     template_of_set: dict[str, Any] = {
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             **set_policies(job, NODE),
-            "replicatedJobs": parts,
+            "replicatedJobs": list(parts.values()),
         }
     }
     spec: dict[str, Any] = {"mlPolicy": {"numNodes": job.roles[job.main_role].replicas}}
