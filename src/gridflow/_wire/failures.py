@@ -39,7 +39,7 @@ class TaskFailure:
     Attributes
     ----------
     task : str
-        Role and index, such as ``worker:1``.
+        Role and index, such as ``worker:1``; ``Spark`` for a launch that failed there.
     host : str
         Where it ran; empty if it never registered.
     kind : str
