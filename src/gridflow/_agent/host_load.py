@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._gpu import devices
 from gridflow._wire.headers import LOAD_SECONDS
@@ -33,14 +33,22 @@ class HostLoad:
         self._has_gpus = has_gpus
         self._asked: subprocess.Popen[str] | None = None
         self._due = time.monotonic() + _FIRST_SECONDS
-        psutil.cpu_percent()  # the next call measures from here
-        self._network = psutil.net_io_counters()
+        self._network: Any = None
+        with contextlib.suppress(Exception):  # as in `read`
+            psutil.cpu_percent()  # the next call measures from here
+            self._network = psutil.net_io_counters()
 
     def read(self) -> dict[str, float]:
         """Return what it is since the last time; empty if it isn't time yet."""
         if time.monotonic() < self._due:
             return {}
         self._due = time.monotonic() + LOAD_SECONDS
+        # In the thread of the heartbeat, which a host that hides its /proc mustn't end.
+        with contextlib.suppress(Exception):
+            return self._measured()
+        return {}
+
+    def _measured(self) -> dict[str, float]:
         memory = self._psutil.virtual_memory()
         found = {
             "cpu_utilization_percentage": self._psutil.cpu_percent(),

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 ELSEWHERE: Final = "Make room there, or choose another folder with job_dir=."
 #: Names the driver's process in a job's folder.
 _DRIVER_FILE: Final = "driver.json"
-#: FileHeld while a run with an id is in progress.
+#: Held while a run with an id is in progress.
 _LOCK_FILE: Final = "lock"
 _SECONDS_PER_DAY: Final = 86_400
 #: Live objects of this process that read from a job's folder: results, models.

@@ -275,6 +275,7 @@ class FileLock:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self.path, self.problem = path, ""
         self._file = os.open(path, flags, mode)
+        _locked.add(self)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -283,7 +284,6 @@ class FileLock:
             raise held from None
         except OSError as error:
             self.problem = error.strerror or str(error)
-        _locked.add(self)
 
     @property
     def is_at_path(self) -> bool:

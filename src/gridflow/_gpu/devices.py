@@ -88,14 +88,12 @@ def read_load(output: str) -> dict[str, float]:
     """
     found = {}
     for line in output.splitlines():
-        words = [word.strip() for word in line.split(",")]
-        if len(words) != 4 or not words[0].isdecimal():  # noqa: PLR2004 (what was asked for)
-            continue
-        index, busy, used, total = words
-        if busy.isdecimal():
-            found[f"gpu_{index}_utilization_percentage"] = float(busy)
-        if used.isdecimal() and total.isdecimal() and int(total):
-            found[f"gpu_{index}_memory_usage_percentage"] = 100 * int(used) / int(total)
+        match [word.strip() for word in line.split(",")]:
+            case [index, busy, used, total] if index.isdecimal():
+                if busy.isdecimal():
+                    found[f"gpu_{index}_utilization_percentage"] = float(busy)
+                if used.isdecimal() and total.isdecimal() and int(total):
+                    found[f"gpu_{index}_memory_usage_percentage"] = 100 * int(used) / int(total)
     return found
 
 
