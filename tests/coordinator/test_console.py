@@ -16,8 +16,10 @@ import pytest
 
 from gridflow._coordinator import progress_bar
 from gridflow._coordinator.console import Console, as_printed
+from gridflow._coordinator.observing import Observed
+from gridflow._coordinator.progress import TaskProgress
 from gridflow._spec.cluster import Task
-from gridflow._wire.reports import Progress
+from gridflow._spec.place import Place
 from suite.waiting import wait_for
 
 COLUMNS = 80
@@ -35,21 +37,26 @@ tell(lambda tasks: Console(tasks, Path(sys.argv[1])))
 def tell(make):
     """Tell a console of three epochs of two ranks, the second of which is a little behind."""
     console = make(TASKS)
+    observed = Observed((), console.say, console.drawn)
     for epoch in range(3):
         for step in range(1, 5):
             for rank in (0, 1):
-                console.progress(rank, report(epoch - (rank and step == 1 and epoch > 0), step))
+                at = place(epoch - (rank and step == 1 and epoch > 0), step)
+                observed.progress(f"worker:{rank}", at)
             console.log(TASKS[0], [f"a line at {epoch}.{step}", "and another"])
             console.log(TASKS[1], [" 10%|#\r 20%|## \x1b[Aup\r"])
+        observed.epoch(0, epoch, {"loss": 0.5})
         console.epoch(epoch, {"loss": 0.5})
     console.say("generation 1 starts")
-    console.progress(0, report(1, 2))
+    observed.progress("worker:0", place(1, 2))
     console.close()
 
 
-def report(epoch, step):
-    """Return what a rank tells after a step."""
-    return Progress(epoch, step, 4, "train", 8, {"loss": 0.5})
+def place(epoch, step):
+    """Return where a task is after a step."""
+    return TaskProgress(
+        Place(0, epoch, step), 4, "train", {"loss": 0.5}, rows=8 * (4 * epoch + step)
+    )
 
 
 def expected():
@@ -97,8 +104,10 @@ class Screen:
 def tell_of_metric(make):
     """Tell a console of a metric whose name holds what a terminal obeys."""
     console = make(TASKS)
+    observed = Observed((), console.say, console.drawn)
     for step in (1, 2):
-        console.progress(0, Progress(0, step, 4, "train", 8, {"a\x1b[2J\nb\x9b5A\r<b>": 0.5}))
+        evil = {"a\x1b[2J\nb\x9b5A\r<b>": 0.5}
+        observed.progress("worker:0", TaskProgress(Place(0, 0, step), 4, "train", evil))
     console.log(TASKS[0], ["a line"])
     console.close()
 
@@ -338,7 +347,7 @@ def test_output_that_is_no_stream_ends_nothing_and_what_follows_it_is_written(
     monkeypatch.setattr(sys, "stdout", make(tmp_path))
     monkeypatch.setattr(sys, "stderr", make(tmp_path))
     console = Console(TASKS, tmp_path / "logs")
-    console.progress(0, report(0, 1))
+    Observed((), console.say, console.drawn).progress("worker:0", place(0, 1))
     console.log(TASKS[0], ["lost"])
     wait_for(lambda: console._missing == 1, "a line that is missed", seen=lambda: console._missing)
     monkeypatch.setattr(sys, "stdout", stream := Narrow())

@@ -8,9 +8,9 @@ import pytest
 
 from gridflow import InvalidArgument, LocalLauncher, TensorflowDistributor
 from gridflow._coordinator.observing import Observed
-from gridflow._coordinator.progress import JobReport
+from gridflow._coordinator.progress import JobReport, TaskProgress
+from gridflow._spec.place import Place
 from gridflow._wire.failures import TaskFailure
-from gridflow._wire.reports import Progress
 from gridflow.errors import TrainingFailed
 from gridflow.observers import JobEnd, JobStart, Notify, Observer
 from suite.waiting import wait_for
@@ -20,7 +20,8 @@ class Remembers(Observer):
     """Remembers what it is told, and raises if it is to."""
 
     def __init__(self, raises=None, until=None):
-        self.told, self.threads, self._raises, self._until = [], set(), raises, until
+        self.told, self.places, self.threads = [], [], set()
+        self._raises, self._until = raises, until
 
     def _take(self, what, *about):
         if self._until is not None:
@@ -33,6 +34,9 @@ class Remembers(Observer):
     def metrics(self, step, values, task):
         self._take("metrics", step, values, task)
 
+    def progress(self, task, progress):
+        self.places.append((task, progress.place))
+
     def host(self, name, load):
         self._take("host", name, load)
 
@@ -44,7 +48,7 @@ class Remembers(Observer):
 
 
 def step(fit, epoch, number, loss=0.5, steps=4, phase="train"):
-    return Progress(epoch, number, steps, phase, 8, {"loss": loss}, fit)
+    return TaskProgress(Place(fit, epoch, number), steps, phase, {"loss": loss}, rows=8)
 
 
 def test_steps_and_epochs_are_told_once_also_after_a_restart():
@@ -53,15 +57,16 @@ def test_steps_and_epochs_are_told_once_also_after_a_restart():
     before = [step(0, 0, 2), step(0, 0, 4), step(0, 1, 1), step(0, 1, 1, phase="test")]
     again = [step(0, 0, 3), step(0, 1, 1), step(0, 1, 3), step(1, 0, 2), step(1, 0, 2)]
     for report in before:
-        observed.progress(0, "worker:0", report)
+        observed.progress("worker:0", report)
     observed.epoch(0, 0, {"loss": 1.0})
     for report in again:
-        observed.progress(0, "worker:0", report)
+        observed.progress("worker:0", report)
     observed.epoch(0, 0, {"loss": 1.0})
     observed.epoch(0, 1, {"loss": 0.5})
     observed.close()
     assert [each[1] for each in seen.told if each[0] == "metrics"] == [2, 4, 5, 7, 9]
     assert [each[1] for each in seen.told if each[0] == "epoch"] == [0, 1]
+    assert seen.places == [("worker:0", each.place) for each in (*before, *again)]
     assert seen.threads == {"gridflow-Remembers"}
 
 
@@ -88,7 +93,7 @@ def test_a_hosts_load_is_told_once_however_many_of_its_agents_measure_it():
 def test_a_new_driver_counts_the_epochs_before_its_checkpoint():
     seen = Remembers()
     observed = Observed([seen], print)
-    observed.progress(0, "worker:0", step(0, 2, 1, steps=10))
+    observed.progress("worker:0", step(0, 2, 1, steps=10))
     observed.close()
     assert seen.told == [("metrics", 21, {"loss": 0.5}, "worker:0")]
 
@@ -112,7 +117,7 @@ def test_one_that_hangs_costs_metrics_and_holds_up_nobody(monkeypatch):
     hangs, other = Remembers(until=goes_on), Remembers()
     observed = Observed([hangs, other], said.append)
     for number in range(100):
-        observed.progress(0, "worker:0", step(0, 0, number + 1))
+        observed.progress("worker:0", step(0, 0, number + 1))
         wait_for(lambda number=number: len(other.told) == number + 1, "the other one")
     observed.tell("state", "closing")
     observed.close()

@@ -14,13 +14,13 @@ from gridflow import LocalLauncher, TensorflowDistributor, errors
 from gridflow._coordinator import folders, record
 from gridflow._coordinator.job import PreparedJob
 from gridflow._coordinator.policies import MaxRestarts
+from gridflow._coordinator.progress import TaskProgress
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
 from gridflow._spec.cluster import Task
 from gridflow._spec.network import Network
 from gridflow._spec.place import Place
 from gridflow._wire.failures import Attempt, TaskFailure
-from gridflow._wire.reports import Progress
 
 LOST = TaskFailure("worker:1", "host-7", "lost", "its executor is gone", log_tail=("x",))
 ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5), (LOST,)))
@@ -42,7 +42,7 @@ def ending(error=None, **changes):
         "attempts": ATTEMPTS,
         "history": {(0, 1): {"loss": 0.5}, (0, 0): {"loss": 2.0}},
         "warnings": ("a disk was full",),
-        "last_step": Progress(2, 0, 8, "train", 1, {}),
+        "last_step": TaskProgress(Place(0, 2, 0), 8, "train", {}),
     }
     return Ending(**{**fields, **changes})
 

@@ -12,8 +12,10 @@ from gridflow import cli, errors
 from gridflow._coordinator import events as ev
 from gridflow._coordinator import report
 from gridflow._coordinator.journal import Journal
+from gridflow._coordinator.progress import TaskProgress
 from gridflow._spec.exits import Exit
-from gridflow._wire.reports import Cleared, Progress
+from gridflow._spec.place import Place
+from gridflow._wire.reports import Cleared
 
 SPENT = {
     "total": 20.0,
@@ -41,10 +43,12 @@ def folder(tmp_path):
     def trains(journal):
         for second in range(20):
             for rank in (0, 1):
-                step = Progress(0, second, 40, "train", 320, {"loss": 1 / (1 + second)}, 0, SPENT)
+                loss = {"loss": 1 / (1 + second)}
+                rows = 320 * (1 + second)
+                step = TaskProgress(Place(0, 0, second), 40, "train", loss, SPENT, rows)
                 journal.progress(50.0 + second, rank, step)
         journal.epoch(70.0, 0, 0, {"loss": 0.5, "val_loss": 0.6, EVIL: 1.0})
-        journal.progress(70.5, 0, Progress(0, 0, None, "test", 0, {}))
+        journal.progress(70.5, 0, TaskProgress(Place(0, 0, 0), None, "test", {}))
 
     cleared = [ev.Heard(41.0, sender, Cleared(generation=0)) for sender in AGENTS]
     record(folder, [*started(), failed(25.0, 1, f"ValueError: {EVIL}"), *cleared], then=trains)
@@ -115,9 +119,8 @@ def test_a_large_job_makes_no_large_page(tmp_path):
     tasks = [f"worker:{rank}" for rank in range(64)]
     journal.put({"tasks": tasks, "strategy": "multi_worker_mirrored"})
     for step in range(10_000):
-        journal.progress(
-            step * 0.5, step % 64, Progress(0, step, None, "train", 1, {"loss": 1.0}, 0, SPENT)
-        )
+        progress = TaskProgress(Place(0, 0, step), None, "train", {"loss": 1.0}, SPENT, 1)
+        journal.progress(step * 0.5, step % 64, progress)
         if not step % 1000:
             journal._outlet.wait_for_room()
     journal.close()

@@ -11,7 +11,8 @@ from test_site import CONTRAST, SCHEMES, browser, opened, visit  # noqa: F401 (a
 
 from gridflow import LocalLauncher, TensorflowDistributor, cli
 from gridflow._coordinator.journal import Journal
-from gridflow._wire.reports import Progress
+from gridflow._coordinator.progress import TaskProgress
+from gridflow._spec.place import Place
 from suite.waiting import patience
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,8 @@ def test_the_page_of_a_large_job_shows_every_rank(browser, tmp_path):  # noqa: F
     tasks = [f"worker:{rank}" for rank in range(64)]
     journal.put({"tasks": tasks, "strategy": "multi_worker_mirrored"})
     for rank in range(len(tasks)):
-        journal.progress(rank, rank, Progress(0, 9, 10, "train", 32, {"loss": 1.0}))
+        at = TaskProgress(Place(0, 0, 9), 10, "train", {"loss": 1.0}, rows=32)
+        journal.progress(rank, rank, at)
     journal.close()
     assert cli.main(["report", str(tmp_path)]) == 0
     with opened(browser, "wide", "light") as page:

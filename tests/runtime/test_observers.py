@@ -36,6 +36,9 @@ class Remembers(Observer):
     def host(self, name, load):
         self.told.append(("host", name, sorted(load)))
 
+    def progress(self, task, progress):
+        self.told.append(("progress", task, *progress.place, progress.phase, progress.rows))
+
     def metrics(self, step, values, task):
         self.told.append(("metrics", step, task))
 
@@ -134,6 +137,10 @@ def test_a_job_tells_each_step_once_and_how_it_ended(service, capsys, monkeypatc
     steps = [each[1] for each in seen.told if each[0] == "metrics"]
     assert steps == sorted(set(steps))
     assert steps[-1] == 120
+    places = [each[1:] for each in seen.told if each[0] == "progress"]
+    assert places[-1][:5] == ("worker:0", 0, 2, 40, "idle")
+    assert [place[5] for place in places] == sorted(place[5] for place in places)
+    assert places[-1][5] >= 3 * len(values)
     epochs = [each[1:] for each in seen.told if each[0] == "epoch"]
     assert epochs == [(number, ["loss"]) for number in range(3)]
     assert [(each["state"], each["error"]) for each in sent] == [("succeeded", None)]

@@ -217,8 +217,11 @@ class Agent:
         deadlines = payload.spec.deadlines
         timeout = deadlines.heartbeat
         me = {"rank": self.rank, "agent": self.id, "launch": payload.launch}
-        load = HostLoad(folder, has_gpus=bool(getattr(gpus, "addresses", ())))
-        self._reporter = Reporter(client, me, timeout, deadlines.driver, load.read)
+        load = None
+        if payload.is_watched:
+            load = HostLoad(folder, has_gpus=bool(getattr(gpus, "addresses", ())))
+        read = dict if load is None else load.read
+        self._reporter = Reporter(client, me, timeout, deadlines.driver, read)
         uploads = Uploads(client, me)
         versions = environment.describe()
         warm_seconds = payload.spec.hosts.launch.warm_seconds
@@ -262,7 +265,8 @@ class Agent:
             self._reporter.report(Gone())
             self._runner.close_features()
             self._reporter.flush(min(_FLUSH_SECONDS, timeout))
-            load.close()
+            if load is not None:
+                load.close()
             uploads.close()
 
     def _notice_idle_gpus(self, gpus: GpuGrant) -> None:

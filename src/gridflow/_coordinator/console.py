@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
+    from gridflow._coordinator.observing import Observer
     from gridflow._spec.cluster import Task
     from gridflow._spec.place import Place
-    from gridflow._wire.reports import Progress
 
 #: Characters that wait for the terminal. What it doesn't take is still in the files.
 _MOST_SHOWN: Final = 8 << 20
@@ -81,6 +81,11 @@ class Console:
         self._tracebacks: dict[int, Task] = {}
 
     @property
+    def drawn(self) -> tuple[Observer, Outlet] | None:
+        """The bar, with the outlet in whose thread it is drawn."""
+        return None if self._bar is None else (self._bar, self._terminal)
+
+    @property
     def has_room(self) -> bool:
         """Whether lines can be taken, or holding them back is pointless."""
         return self._files.outlet.has_room
@@ -108,16 +113,9 @@ class Console:
         """What went wrong without failing the job."""
         return tuple(self._warnings.values())
 
-    def progress(self, rank: int, report: Progress) -> None:
-        """Move the bar."""
-        if self._bar is not None:
-            update = partial(self._bar.update, rank, report)
-            self._terminal.put(None, partial(self._draw, update), _LINE_COST, 0)
-
     def epoch(self, epoch: int, logs: dict[str, float]) -> None:
         """Show an epoch's results."""
         if self._bar is not None:
-            self._tell(partial(self._draw, self._bar.close_epoch))
             self.say(f"epoch {epoch + 1}: {_values(logs)}")
 
     def evaluation(self, place: Place, logs: dict[str, float]) -> None:
@@ -132,7 +130,7 @@ class Console:
         """Write what is queued, close bar and files; give up on a stuck terminal or disk."""
         self._files.close()
         if self._bar is not None:
-            self._tell(partial(self._draw, self._bar.close_epoch))
+            self._tell(self._bar.close)
         self._terminal.close()
 
     def _tell(self, action: Callable[[], None], cost: int = 0, lines: int = 0) -> None:
@@ -177,10 +175,6 @@ class Console:
         del key
         self._missing += lines
         self._write("", 0)
-
-    def _draw(self, change: Callable[[], None]) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed file
-            change()
 
     def _write(self, text: str, lines: int = 1) -> None:
         if self._missing:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
+    from gridflow._coordinator.progress import TaskProgress
     from gridflow._spec.place import Place
-    from gridflow._wire.reports import Progress
 
 NAME: Final = "journal.jsonl"
 #: Of a job with thousands of restarts, only the beginning is kept.
@@ -39,7 +39,6 @@ class Journal:
         self._path = folder / NAME
         self._file: FileIO | None = None
         self._size = 0
-        self._rows: dict[int, int] = {}
         self._written_at: dict[int, float] = {}
         self._reports, self._pause = 0, 0.0
         self._outlet = Outlet(
@@ -54,9 +53,8 @@ class Journal:
         text = json.dumps(line, separators=(",", ":")) + "\n"
         self._outlet.put(None, partial(self._write, text), len(text), 1)
 
-    def progress(self, at: float, rank: int, report: Progress) -> None:
+    def progress(self, at: float, rank: int, report: TaskProgress) -> None:
         """Write a report of progress; of a long job not each one."""
-        self._rows[rank] = self._rows.get(rank, 0) + report.rows
         is_step = report.phase == "train"
         if is_step and at - self._written_at.get(rank, -math.inf) < self._pause:
             return
@@ -64,16 +62,15 @@ class Journal:
         self._reports += 1
         if self._reports >= _MANY_REPORTS:
             self._reports, self._pause = 0, max(1.0, 2 * self._pause)
-        place = [report.fit, report.epoch, report.step, report.steps_per_epoch]
         self.put(
             {
                 "at": at,
                 "rank": rank,
                 "phase": report.phase,
-                "place": place,
-                "rows": self._rows[rank],
+                "place": [*report.place, report.steps_per_epoch],
+                "rows": report.rows,
                 "logs": report.logs,
-                "spent": report.spent,
+                "spent": report.seconds,
             }
         )
 

@@ -21,7 +21,7 @@ from gridflow._coordinator.folders import ELSEWHERE
 from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.phases import Phase
-from gridflow._coordinator.progress import JobReport, TaskProgress, last_history
+from gridflow._coordinator.progress import JobReport, last_history
 from gridflow._coordinator.record import Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
@@ -31,7 +31,6 @@ from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
 from gridflow._spec import backends, profiles, strategies
 from gridflow._spec.data_service import DataServiceUse
-from gridflow._spec.place import Place
 from gridflow._spec.roles import TRAINING_ROLES
 from gridflow._wire import commands
 from gridflow._wire.clock import Clock
@@ -48,8 +47,10 @@ if TYPE_CHECKING:
     from gridflow._coordinator.checkpoints import CommittedCheckpoint
     from gridflow._coordinator.job import PreparedJob
     from gridflow._coordinator.observing import Observer
+    from gridflow._coordinator.progress import TaskProgress
     from gridflow._launch.base import Launch, Launcher
     from gridflow._spec.cluster import Task
+    from gridflow._spec.place import Place
     from gridflow._wire.failures import Attempt
     from gridflow.errors import GridflowError
 
@@ -92,7 +93,7 @@ class JobRun:
         # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._journal = Journal(job.job_dir)
-        self._observed = Observed(self._observers(), self._console.say)
+        self._observed = Observed(self._observers(), self._console.say, self._console.drawn)
         self._desk = RpcHandler(
             spec.parts,
             job.job_dir,
@@ -271,21 +272,11 @@ class JobRun:
 
     def report(self) -> JobReport:
         """Return the job's progress."""
-        known, history = dict(self._desk.progress), dict(self._desk.history)
+        known, history = self._progress(), dict(self._desk.history)
         return JobReport(
             state=self.state,
             generation=self._machine.generation,
-            tasks={
-                str(task): TaskProgress(
-                    place=Place(report.fit, report.epoch, report.step),
-                    steps_per_epoch=report.steps_per_epoch,
-                    phase=report.phase,
-                    logs=report.logs,
-                    seconds=report.spent,
-                )
-                for rank, task in enumerate(self.job.spec.tasks)
-                if (report := known.get(rank)) is not None
-            },
+            tasks=known,
             epochs=len(history),
             history=last_history(history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
@@ -295,10 +286,12 @@ class JobRun:
             bottleneck="" if (found := self._bottleneck()) is None else found.sentence,
         )
 
-    def _bottleneck(self) -> Bottleneck | None:
+    def _progress(self) -> dict[str, TaskProgress]:
         known = dict(self._desk.progress)
-        names = {rank: str(task) for rank, task in enumerate(self.job.spec.tasks)}
-        return bottleneck.find({names[rank]: report.spent for rank, report in known.items()})
+        return {str(self.job.spec.tasks[rank]): known[rank] for rank in sorted(known)}
+
+    def _bottleneck(self) -> Bottleneck | None:
+        return bottleneck.find({task: each.seconds for task, each in self._progress().items()})
 
     def _data_service_uses(self) -> dict[str, DataServiceUse]:
         found: dict[str, list[DataServiceUse]] = {}
@@ -521,6 +514,7 @@ class JobRun:
             identity=identity,
             datasets=tuple(job.data),
             has_modules=bool(job.modules),
+            is_watched=bool(job.observers),
         )
 
     def _attempts(self) -> tuple[Attempt, ...]:

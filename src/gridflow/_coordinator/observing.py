@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from gridflow._coordinator.progress import JobReport
+    from gridflow._coordinator.progress import JobReport, TaskProgress
     from gridflow._spec.place import Place
     from gridflow._wire.failures import TaskFailure
-    from gridflow._wire.reports import Progress
 
 GROUP: Final = "gridflow.observers"
-#: Metrics that wait for one observer; further ones are dropped and counted.
+#: Metrics and the like that wait for one observer; further ones are dropped and counted.
 _MOST_WAITING: Final = 10_000
+_MAY_BE_LEFT_OUT: Final = frozenset({"host", "metrics", "progress"})
 #: In times of its patience: how long the end waits for one that goes on working.
 _LONGEST: Final = 6
 _METHODS: Final = (
@@ -33,6 +33,7 @@ _METHODS: Final = (
     "state",
     "task",
     "host",
+    "progress",
     "metrics",
     "epoch",
     "checkpoint",
@@ -141,6 +142,16 @@ class Observer:
             ``gpu_0_memory_usage_percentage`` of each GPU of the host.
         """
 
+    def progress(self, task: str, progress: TaskProgress) -> None:
+        """Be told where a task is, at most twice a second for each task; again after a restart.
+
+        Parameters
+        ----------
+        task : str
+        progress : TaskProgress
+            As in `JobHandle.report`.
+        """
+
     def metrics(self, step: int, values: Mapping[str, float], task: str) -> None:
         """Be told of losses and metrics so far in an epoch, at most twice a second for each task.
 
@@ -200,48 +211,49 @@ class Observed:
     """Tells observers what happens, each in its own thread.
 
     `say`: Tells the user of an observer that fails.
+    `drawn`: An observer that is told in the thread of another outlet, which it draws in.
     """
 
-    def __init__(self, observers: Sequence[Observer], say: Callable[[str], None]) -> None:
-        self._observers, self._say = tuple(observers), say
-        self._outlets = [
-            Outlet(
-                f"gridflow-{type(each).__name__}",
-                limit=_MOST_WAITING,
-                patience=each.patience,
-                longest=_LONGEST * each.patience,
-                on_gap=partial(self._missed, each),
-            )
-            for each in self._observers
-        ]
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        say: Callable[[str], None],
+        drawn: tuple[Observer, Outlet] | None = None,
+    ) -> None:
+        self._say = say
+        self._own = [(each, self._outlet_of(each)) for each in observers]
+        self._all = [*self._own, *([] if drawn is None else [drawn])]
         self._failed: set[int] = set()
         #: By task: its steps in each epoch of each fit, and how many of all it was told of.
-        self._steps: dict[int, dict[tuple[int, int], int]] = {}
-        self._told: dict[int, int] = {}
+        self._steps: dict[str, dict[tuple[int, int], int]] = {}
+        self._told: dict[str, int] = {}
         self._epochs: set[tuple[int, int]] = set()
         #: When which part of the load of which host was told.
         self._loads: dict[tuple[str, str], float] = {}
 
     def tell(self, what: str, *about: Any) -> None:
-        """Tell all observers; only metrics and loads are left out if they are too slow."""
-        limit = None if what in {"metrics", "host"} else sys.maxsize
-        for observer, outlet in zip(self._observers, self._outlets, strict=True):
+        """Tell all observers; of those too slow, only what may be left out is."""
+        limit = None if what in _MAY_BE_LEFT_OUT else sys.maxsize
+        lines = 0 if what == "progress" else 1  # the next one says all that it said
+        for observer, outlet in self._all:
             action = partial(self._tell, observer, what, about)
-            outlet.put(what, action, 1, 1, limit)
+            outlet.put(what, action, outlet.limit // _MOST_WAITING, lines, limit)
 
-    def progress(self, rank: int, task: str, report: Progress) -> None:
-        """Tell of a report of progress, if it is news."""
-        if not self._observers or report.phase != "train" or not report.logs:
+    def progress(self, task: str, progress: TaskProgress) -> None:
+        """Tell where a task is, and of its metrics if they are news."""
+        self.tell("progress", task, progress)
+        if not self._own or progress.phase != "train" or not progress.logs:
             return
-        made = self._steps.setdefault(rank, {})
-        place = report.fit, report.epoch
-        for epoch in range(report.epoch):  # those before a checkpoint of another driver
-            made.setdefault((report.fit, epoch), report.steps_per_epoch or 0)
-        made[place] = max(made.get(place, 0), report.step)
-        step = sum(count for each, count in made.items() if each < place) + report.step
-        if step > self._told.get(rank, 0):
-            self._told[rank] = step
-            self.tell("metrics", step, dict(report.logs), task)
+        made = self._steps.setdefault(task, {})
+        fit, number, reached = progress.place
+        place = fit, number
+        for epoch in range(number):  # those before a checkpoint of another driver
+            made.setdefault((fit, epoch), progress.steps_per_epoch or 0)
+        made[place] = max(made.get(place, 0), reached)
+        step = sum(count for each, count in made.items() if each < place) + reached
+        if step > self._told.get(task, 0):
+            self._told[task] = step
+            self.tell("metrics", step, dict(progress.logs), task)
 
     def epoch(self, fit: int, epoch: int, values: Mapping[str, float]) -> None:
         """Tell the results of an epoch, unless that was done before a restart."""
@@ -256,18 +268,27 @@ class Observed:
             for name, value in values.items()
             if now - self._loads.get((host, name), -math.inf) > LOAD_SECONDS / 2
         }
-        if new and self._observers:
+        if new:
             self._loads |= dict.fromkeys(((host, name) for name in new), now)
             self.tell("host", host, new)
 
     def close(self) -> None:
         """Wait for the observers, but for none that does nothing."""
-        for observer, outlet in zip(self._observers, self._outlets, strict=True):
+        for observer, outlet in self._own:
             if not outlet.close():
                 self._say(
                     f"{type(observer).__name__} was given up: it has done nothing for "
                     f"{observer.patience:g} seconds"
                 )
+
+    def _outlet_of(self, observer: Observer) -> Outlet:
+        return Outlet(
+            f"gridflow-{type(observer).__name__}",
+            limit=_MOST_WAITING,
+            patience=observer.patience,
+            longest=_LONGEST * observer.patience,
+            on_gap=partial(self._missed, observer),
+        )
 
     # In the threads of the outlets ---------------------------------------------------------------
 

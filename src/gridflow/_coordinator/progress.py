@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gridflow._spec.place import Place
 from gridflow._wire.failures import PREEMPTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gridflow._spec.data_service import DataServiceUse
-    from gridflow._spec.place import Place
     from gridflow._wire.failures import TaskFailure
+    from gridflow._wire.reports import Progress
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class TaskProgress:
         ``arriving`` (waiting for all rows before the first step), the number of ``steps`` and the
         ``rows_a_step``. Waiting for other ranks can't be told from computing under JAX, nor where
         gradients go through NCCL; waiting for batches not in loops of one's own.
+    rows : int
+        Rows of the steps so far, also of those that were made again after a restart.
     """
 
     place: Place
@@ -44,6 +47,19 @@ class TaskProgress:
     phase: str
     logs: Mapping[str, float]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 0
+
+    @classmethod
+    def of(cls, report: Progress, rows: int, inflow: Mapping[str, float]) -> TaskProgress:
+        """Return it from a report, the rows in all, and how the rows of its agent came."""
+        return cls(
+            Place(report.fit, report.epoch, report.step),
+            report.steps_per_epoch,
+            report.phase,
+            report.logs,
+            {**report.spent, **inflow} if report.spent else report.spent,
+            rows,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import stat
@@ -10,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import bottleneck
+from gridflow._coordinator.observing import Observer
 from gridflow._coordinator.outlet import show
 from gridflow._spec.printable import is_terminal, printable
 
@@ -18,15 +20,15 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
+    from gridflow._coordinator.progress import TaskProgress
     from gridflow._spec.cluster import Task
-    from gridflow._wire.reports import Progress
 
 #: Width of the bar in a notebook, whose real width is unknown.
 _NOTEBOOK_COLUMNS: Final = 100
 _NOTEBOOK_SECONDS: Final = 0.5
 
 
-class ProgressBar:
+class ProgressBar(Observer):
     """One bar for the group; it shows the slowest of the ranks in the chief's epoch.
 
     `tasks`: By rank.
@@ -34,15 +36,17 @@ class ProgressBar:
     """
 
     def __init__(self, tasks: Sequence[Task], moved: Callable[[], None]) -> None:
-        self._tasks, self._moved = tasks, moved
+        self._ranks = {str(task): rank for rank, task in enumerate(tasks)}
+        self._moved = moved
         self._bar: tqdm[Any] | None = None
         self._place = _place()
         self._leader = len(tasks)
         self._epoch = -1
-        self._steps: dict[int, int] = {}
+        #: By task: the steps in this epoch, the rows so far, and where the time went.
+        self._steps: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._spent: dict[str, Mapping[str, float]] = {}
-        self._rows = 0
-        self._began = 0.0
+        self._began, self._rows_before = 0.0, 0
 
     def write(self, text: str) -> None:
         """Print lines above the bar."""
@@ -55,31 +59,33 @@ class ProgressBar:
         self._bar.refresh()
         self._put_up()
 
-    def update(self, rank: int, report: Progress) -> None:
-        """Show a rank's report of a step."""
-        if report.phase != "train" or self._place is None:
+    def progress(self, task: str, progress: TaskProgress) -> None:
+        """Show a task's step."""
+        if progress.phase != "train" or self._place is None:
             return
+        rank = self._ranks[task]
         self._leader = min(self._leader, rank)
-        epoch, step = report.epoch, report.step
-        if rank == self._leader and (epoch != self._epoch or step < self._steps.get(rank, 0)):
-            self._open(epoch, report.steps_per_epoch)
+        _, epoch, step = progress.place
+        if rank == self._leader and (epoch != self._epoch or step < self._steps.get(task, 0)):
+            self._open(epoch, progress.steps_per_epoch)
+        self._rows[task] = progress.rows
         if epoch != self._epoch:
             return  # it is behind, or trains by itself: a bar shows only one epoch
-        self._steps[rank] = step
-        self._rows += report.rows
+        self._steps[task] = step
         if self._bar is None:
             return
         slowest = min(self._steps, key=lambda each: self._steps[each])
         seconds = max(time.monotonic() - self._began, 1e-9)
         # Names come from the program: they mustn't move the bar to another line.
         words = {
-            printable(" ".join(name.split())): f"{value:.4g}" for name, value in report.logs.items()
+            printable(" ".join(name.split())): f"{value:.4g}"
+            for name, value in progress.logs.items()
         }
-        if self._rows:
-            words["rows/s"] = f"{self._rows / seconds:,.0f}"
+        if rows := sum(self._rows.values()) - self._rows_before:
+            words["rows/s"] = f"{rows / seconds:,.0f}"
         if len(self._steps) > 1:
-            words["slowest"] = str(self._tasks[slowest])
-        self._spent[str(self._tasks[rank])] = report.spent
+            words["slowest"] = slowest
+        self._spent[task] = progress.seconds
         found = bottleneck.find(self._spent)
         if found is not None and found.cause != "computing":
             words["held back by"] = f"{found.cause} {found.share:.0%}"
@@ -87,7 +93,12 @@ class ProgressBar:
         self._bar.update(max(0, self._steps[slowest] - self._bar.n))
         self._put_up()
 
-    def close_epoch(self) -> None:
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        """Take the bar away until the next step."""
+        del number, values
+        self.close()
+
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -95,14 +106,15 @@ class ProgressBar:
 
     def _put_up(self) -> None:
         if isinstance(self._place, _Drawing):
-            show(sys.stderr, self._place.take(), self._moved)
+            with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed file
+                show(sys.stderr, self._place.take(), self._moved)
 
     def _open(self, epoch: int, total: int | None) -> None:
         from tqdm import tqdm
 
-        self.close_epoch()
+        self.close()
         self._epoch, self._began = epoch, time.monotonic()
-        self._steps, self._rows = {}, 0
+        self._steps, self._rows_before = {}, sum(self._rows.values())
         options = {"total": total, "desc": f"epoch {epoch + 1}", "unit": "step", "leave": False}
         if isinstance(self._place, _Cell):
             self._bar = _bar_in_cell(self._place, options)

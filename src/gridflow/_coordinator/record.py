@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._coordinator.job import PreparedJob
-    from gridflow._wire.reports import Progress
+    from gridflow._coordinator.progress import TaskProgress
 
 RESULT: Final = "result.json"
 OUTCOME: Final = "outcome.json"
@@ -68,7 +68,7 @@ class Ending:
     error: BaseException | None
     attempts: Sequence[Attempt]
     history: Mapping[tuple[int, int], Mapping[str, float]]
-    last_step: Progress | None
+    last_step: TaskProgress | None
     not_finite: str | None = None
     warnings: Sequence[str] = ()
 
@@ -126,11 +126,10 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def _place(step: Progress | None) -> dict[str, Any] | None:
+def _place(step: TaskProgress | None) -> dict[str, Any] | None:
     if step is None:
         return None
-    place = Place(step.fit, step.epoch, step.step)
-    return {**place.to_dict(), "steps_per_epoch": step.steps_per_epoch}
+    return {**step.place.to_dict(), "steps_per_epoch": step.steps_per_epoch}
 
 
 def _finite(logs: Mapping[str, float]) -> dict[str, float | None]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import queue
 import threading
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
 from gridflow._coordinator import rows
 from gridflow._coordinator.job_files import JobFiles
 from gridflow._coordinator.meetings import Meetings
+from gridflow._coordinator.progress import TaskProgress
 from gridflow._coordinator.rows import LaunchRows
 from gridflow._coordinator.steps import RETURNED
 from gridflow._coordinator.streams import LaunchStreams
@@ -98,13 +99,13 @@ class RpcHandler:
         #: The last stack, by rank.
         self.stacks: dict[int, reports.Stack] = {}
         #: The last progress report, by rank.
-        self.progress: dict[int, reports.Progress] = {}
+        self.progress: dict[int, TaskProgress] = {}
         #: How the rows of its agent came, by rank.
         self._inflow: dict[int, dict[str, float]] = {}
         #: What was read through a data service, by rank and its number there.
         self.data_served: dict[tuple[int, int], reports.DataServed] = {}
         #: The last training step of the chief.
-        self.last_step: reports.Progress | None = None
+        self.last_step: TaskProgress | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._evaluators = tuple(
@@ -483,14 +484,13 @@ class RpcHandler:
                 self._console.say(f"TensorBoard: {report.url}")
 
     def _note_progress(self, rank: int, report: reports.Progress) -> None:
-        if report.spent:
-            report = replace(report, spent=report.spent | self._inflow.get(rank, {}))
-        self.progress[rank] = report
+        rows = report.rows + (self.progress[rank].rows if rank in self.progress else 0)
+        progress = TaskProgress.of(report, rows, self._inflow.get(rank, {}))
+        self.progress[rank] = progress
         if rank == 0 and report.phase == "train":
-            self.last_step = report
-        self._console.progress(rank, report)
-        self._journal.progress(self._clock.now(), rank, report)
-        self._observed.progress(rank, str(self._tasks[rank]), report)
+            self.last_step = progress
+        self._journal.progress(self._clock.now(), rank, progress)
+        self._observed.progress(str(self._tasks[rank]), progress)
 
     def _settle(self, actions: list[RowsAction]) -> None:
         """Carry out decisions about rows."""

@@ -20,6 +20,7 @@ class AgentPayload:
     `coordinator`: ``host:port`` of the coordinator's server.
     `datasets`: Names of the datasets that are fed.
     `has_modules`: Whether modules are shipped with the function.
+    `is_watched`: Whether anybody wants to know the load of hosts.
     """
 
     job: str
@@ -30,3 +31,4 @@ class AgentPayload:
     identity: Identity
     datasets: tuple[str, ...] = ()
     has_modules: bool = False
+    is_watched: bool = False
