@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import psutil
 
+from suite.commands import words_of
+
 PROCESS = "gridflow.ml.inference.process"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -14,7 +16,7 @@ def executors(spark):
     return [
         process
         for process in psutil.process_iter()
-        if EXECUTOR in (words := _words(process)) and application in words
+        if EXECUTOR in (words := words_of(process)) and application in words
     ]
 
 
@@ -24,12 +26,5 @@ def models(spark):
         process
         for executor in executors(spark)
         for process in executor.children()
-        if PROCESS in _words(process)
+        if PROCESS in words_of(process)
     ]
-
-
-def _words(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

@@ -23,6 +23,7 @@ import psutil
 import pyspark
 import pytest
 
+from suite.commands import words_of
 from suite.ports import free_ports
 from suite.stores import fetch_hadoop, running, wait
 from suite.waiting import patience
@@ -99,7 +100,7 @@ class Yarn:
 
     def kill(self, node):
         """End a node as a machine ends that loses its power; only its files are swept away."""
-        doomed = [each for each in self.processes(node) if "gridflow-janitor" not in each.cmdline()]
+        doomed = [each for each in self.processes(node) if "gridflow-janitor" not in words_of(each)]
         for process in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -19,6 +19,7 @@ import pytest
 
 from gridflow._files import transfer
 from gridflow._files.systems import where
+from suite.commands import words_of
 from suite.stores import fetch_hadoop
 from suite.waiting import patience, wait_for
 
@@ -64,14 +65,15 @@ def executors_of(yarn, node):
     return [
         process
         for process in yarn.processes(node)
-        if process.name() == "java"
-        and any("YarnCoarseGrainedExecutorBackend" in word for word in process.cmdline())
+        if (words := words_of(process))
+        and words[0].endswith("java")
+        and any("YarnCoarseGrainedExecutorBackend" in word for word in words)
     ]
 
 
 def has_executors_alone(yarn, node):
     """Return whether a node runs executors, and not what the application itself lives in."""
-    words = [word for process in yarn.processes(node) for word in process.cmdline()]
+    words = [word for process in yarn.processes(node) for word in words_of(process)]
     has_master = any("deploy.yarn.ExecutorLauncher" in word for word in words)
     return bool(executors_of(yarn, node)) and not has_master
 
@@ -152,7 +154,8 @@ def notebook_of(command, folder, environment):
                 process.wait(patience())
             except subprocess.TimeoutExpired:
                 for each in (process, *all_of_it):
-                    each.kill()
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
                 process.wait()
 
 
