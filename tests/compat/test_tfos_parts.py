@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import getpass
 import json
 import os
@@ -120,9 +121,30 @@ def test_a_node_can_be_run_in_this_process(meta):
     node([0])
     ((args, ctx),) = seen
     assert args == {"x": 1}
+    with contextlib.closing(reservation.Client(meta["server_addr"])) as client:
+        (known,) = client.get_reservations()
+    assert [known[name] for name in ("tb_pid", "tb_port", "tb_path")] == [0, 0, ""]
     assert (ctx.job_name, ctx.task_index, ctx.num_workers) == ("chief", 0, 1)
     assert json.loads(os.environ["TF_CONFIG"])["task"] == {"type": "chief", "index": 0}
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize("name", ["HADOOP_PREFIX", "HADOOP_HOME"])
+def test_hadoops_jars_are_found_once(tmp_path, monkeypatch, name):
+    for each in ("HADOOP_PREFIX", "HADOOP_HOME", "TFOS_CLASSPATH_UPDATED"):
+        monkeypatch.setenv(each, "")
+        monkeypatch.delenv(each)
+    hadoop = tmp_path / "bin" / "hadoop"
+    hadoop.parent.mkdir()
+    hadoop.write_text('#!/bin/sh\necho "/jars/$1$2.jar"\n')
+    hadoop.chmod(0o755)
+    monkeypatch.setenv("CLASSPATH", "mine.jar")
+    util.expand_hadoop_classpath()  # there is none
+    assert os.environ["CLASSPATH"] == "mine.jar"
+    monkeypatch.setenv(name, str(tmp_path))
+    for _ in range(2):
+        util.expand_hadoop_classpath()
+        assert os.environ["CLASSPATH"] == "mine.jar:/jars/classpath--glob.jar"
 
 
 @pytest.mark.parametrize(("args", "chosen"), [({}, "3,4"), ({"num_gpus": 1}, "3")])

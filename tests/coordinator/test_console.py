@@ -395,7 +395,9 @@ def test_a_disk_that_has_room_again_is_written_and_the_file_says_what_it_lacks(t
     assert whole[:10] == list(range(10))
     assert len(whole) + missing == 30
     assert lines[-1] == "after"
-    assert capsys.readouterr().out.count("worker:0: lines are missing from") == 1
+    words = f"worker:0: lines are missing from {path}: File too large"
+    assert console.warnings == (words,)
+    assert capsys.readouterr().out.count(words) == 1
 
 
 def test_a_traceback_that_was_shown_is_told_in_a_line(tmp_path, capsys):

@@ -78,6 +78,22 @@ def test_a_partitioner_without_a_shard_is_refused(kind, numbers):
         kind(*numbers)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (MinSizePartitioner(4), [3, 1]),
+        (MinSizePartitioner(4, max_shards=2), [2, 1]),
+        (MinSizePartitioner(), [1, 1]),
+        (FixedShardsPartitioner(5), [5, 1]),
+    ],
+)
+def test_partitioners_are_tensorflows(kind, parts):
+    import tensorflow as tf
+
+    assert kind.to_tensorflow(3)(tf.TensorShape([100, 2]), tf.float32) == parts
+
+
 def test_roles_survive_pickling():
     assert pickle.loads(pickle.dumps(Role("ps", 2))) == Role("ps", 2)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -202,6 +203,16 @@ def test_tasks_meet_and_one_of_each_executor_tries_the_others(no_leaks):
     assert all(abs(each.ahead) <= each.unsure + 0.1 for each in found.values())
     assert levels(checks.among_executors(found, 4)) == {"executors": "ok"}
     assert levels(checks.to_driver(found, "here")) == {"to the driver": "ok"}
+
+
+def test_clocks_are_compared_by_the_fastest_answer(monkeypatch):
+    now = iter([100.0, 102.0, 200.0, 200.5, 300.0, 301.0])
+    theirs = iter(["96.0", "195.25", "295.0"])
+    monkeypatch.setattr(meeting, "_READINGS", 3)
+    monkeypatch.setattr(meeting, "time", SimpleNamespace(time=lambda: next(now)))
+    monkeypatch.setattr(meeting, "_send", lambda there, message: None)
+    monkeypatch.setattr(meeting, "_receive", lambda there, seconds: next(theirs))
+    assert meeting._compare_clocks(object()) == (5.0, 0.25)
 
 
 def test_an_executor_that_nobody_reaches_is_named(no_leaks, monkeypatch):

@@ -12,10 +12,24 @@ from jobs import JOB  # noqa: F401 (the fixture `job` writes it)
 from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
+from gridflow.deploy.drivers import permissions
 from suite.waiting import wait_for
 
 WORKER = ("batch/v1", "Job", "flights-worker")
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+
+def test_a_server_that_does_not_say_whether_something_is_allowed_refuses_nothing():
+    asked = []
+
+    def call(*words, text):
+        asked.append(words[0])
+        return '{"status": {"allowed": false}}\n{"status": {}}\n{}'
+
+    verbs = ("get", "list", "watch")
+    rights = [{"verb": verb, "group": "", "resource": "pods", "subresource": ""} for verb in verbs]
+    assert permissions.missing(call, "ours", rights) == ("pods: get",)
+    assert asked == ["create"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from environments import on_this_host, processes
 from jobs import flights
 from launching import CLUSTER, ENDING, finished, launch
 
+from gridflow._wire import acceptor
 from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import FinishListener, call
 from gridflow.deploy.inside.identity import identify
@@ -250,6 +251,19 @@ def test_those_who_say_nothing_dont_keep_the_end_of_training_from_a_server(no_le
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert call(f"127.0.0.1:{port}", task="worker:0", code=0) is not None
         assert ended.wait(patience())
+    listener.close()
+
+
+def test_the_oldest_of_too_many_silent_connections_is_closed(monkeypatch, no_leaks):
+    monkeypatch.setattr(acceptor, "_most_visitors", lambda: 3)
+    (port,) = free_ports(1)
+    listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, lambda: None)
+    with contextlib.ExitStack() as stack:
+        first, *_ = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(4)
+        ]
+        first.settimeout(patience())
+        assert first.recv(1) == b""
     listener.close()
 
 

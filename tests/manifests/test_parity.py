@@ -153,6 +153,7 @@ def test_marathon_starts_the_same_in_any_image(entrypoint):
     job = flights(command=["sh", "-c", "echo 'it''s' $HOME"], args=[], tensorboard=board)
     *tasks, beside = render(job, "marathon").documents[0].content["apps"]
     (task,) = tasks
+    assert (task["instances"], beside["instances"]) == (1, 1)
     words = mesos_words(task, entrypoint, ["bash"])
     assert words[:2] == ["gridflow", "launch"]
     assert words[words.index("--") + 1 :] == ["sh", "-c", "echo 'it''s' $HOME"]

@@ -8,15 +8,16 @@ import threading
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from pyspark.ml.tuning import ParamGridBuilder
 
-from gridflow import errors
+from gridflow import LocalLauncher, TensorflowDistributor, errors
 from gridflow._spec import markup
 from gridflow.ml import KerasEstimator
-from gridflow.ml.estimator import columns
+from gridflow.ml.estimator import columns, keras_objects, slots
 from gridflow.ml.estimator.slots import Turns
 from suite.waiting import patience
 
@@ -169,6 +170,28 @@ def test_a_turn_waits_for_other_jobs_as_long_as_its_patience():
     asked = iter([1, 1, 0])
     with turns.take(lambda: Fraction(1, 2), lambda: Fraction(next(asked)), patience()):
         assert next(asked, "none left") == "none left"
+
+
+@pytest.mark.parametrize(("there", "share"), [(None, 1), (8, Fraction(1, 4)), (1, 2)])
+def test_a_job_needs_the_share_of_the_slots_that_its_tasks_have(monkeypatch, there, share):
+    monkeypatch.setattr(slots, "task_slots", lambda spark: there)
+    monkeypatch.setattr(slots, "setting_of", lambda spark, name, default="": default)
+    job = TensorflowDistributor(2, "none", launcher=LocalLauncher())
+    assert slots.share_of(object(), job) == share
+
+
+def test_objects_of_keras_are_revived_wherever_they_are():
+    def revive(described, custom_objects):
+        return described["class_name"], sorted(custom_objects)
+
+    package = SimpleNamespace(saving=SimpleNamespace(deserialize_keras_object=revive))
+    mse = {"class_name": "MSE", "config": {}}
+    given = {"a": mse, "b": ["mae", {"c": mse}], "d": None}
+    assert keras_objects.revived(given, package, {"Mine": object}) == {
+        "a": ("MSE", ["Mine"]),
+        "b": ["mae", {"c": ("MSE", ["Mine"])}],
+        "d": None,
+    }
 
 
 def test_a_table_shows_numbers_and_escapes_names():

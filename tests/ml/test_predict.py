@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gridflow import errors, predict_udf
 from gridflow._gpu.devices import Device
-from gridflow.ml import task_gpu
+from gridflow.ml import task_gpu, with_pandas
 from gridflow.ml.columns import Slot, scattered, to_column, to_input
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
@@ -546,3 +547,18 @@ def test_a_task_without_gpus_sees_none_unless_its_executor_was_told_so(monkeypat
         with task_gpu.device("keras") as place:
             assert place is None
             assert os.environ.get("CUDA_VISIBLE_DEVICES") == seen
+
+
+def test_what_spark_before_4_1_gets_is_pandas_with_whole_numbers_left_whole():
+    numbers, texts = pa.array([1, None, 3]), pa.array([["a"], None, []])
+    struct = pa.StructArray.from_arrays([numbers, texts], ["n", "t"])
+    nested = pa.StructArray.from_arrays([struct, numbers], ["s", "n"])
+    plain = with_pandas._to_pandas(numbers)
+    assert plain.dtype == object
+    assert plain.tolist() == [1, None, 3]
+    assert with_pandas._to_pandas(texts).tolist() == [["a"], None, []]
+    frame = with_pandas._to_pandas(struct)
+    assert list(frame.columns) == ["n", "t"]
+    assert frame["n"].tolist() == [1, None, 3]
+    with pytest.raises(errors.SchemaError, match=r"unix_micros\(column\)"):
+        with_pandas._to_arrow(with_pandas._to_pandas(nested.field("n")).astype("datetime64[ns]"))

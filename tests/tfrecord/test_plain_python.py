@@ -38,6 +38,15 @@ def test_the_checksum_is_that_of_the_published_vectors():
         assert (rotated >> 17 | rotated << 15) & 0xFFFFFFFF == crc
 
 
+def test_a_description_of_a_column_that_does_not_exist_is_refused():
+    schema = pa.schema([("label", pa.int64()), ("x", pa.list_(pa.float32()))])
+    words = "shapes names 'labl', the columns are label, x. Did you mean 'label'"
+    with pytest.raises(InvalidArgument, match=words):
+        tfrecord.feature_spec(schema, shapes={"labl": [1]})
+    with pytest.raises(InvalidArgument, match="defaults names 'y'"):
+        tfrecord.sequence_feature_spec(schema, defaults={"y": 0})
+
+
 @pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz", "x.tfrecord.deflate"])
 def test_records_come_back(tmp_path, name):
     records = [b"", b"a", bytes(3_000_000), random.Random(1).randbytes(2_000_000)]
