@@ -24,8 +24,11 @@ X = _RNG.normal(size=(200, 4)).astype(np.float32)
 ROWS = {"x": X, "y": X[:, 0] ** 2}
 
 
-def train(ctx, deaths, folder, flavour="keras"):
-    """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps."""
+def train(ctx, deaths, folder, flavour="keras", fits=1):
+    """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps.
+
+    Instead of a step: "again", as the fit begins once more after another death.
+    """
     import importlib
 
     keras = importlib.import_module(flavour)
@@ -37,17 +40,31 @@ def train(ctx, deaths, folder, flavour="keras"):
         model.build((None, 4))
         model.compile(keras.optimizers.Adam(0.01), "mse")
 
+    def dies_once(when):
+        mark = Path(folder, f"{ctx.rank}-{when}")
+        if when in deaths.get(ctx.rank, ()) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
     class Dies(keras.callbacks.Callback):
         done = 0
 
+        def on_train_begin(self, logs=None):
+            if any(Path(folder).iterdir()):
+                dies_once("again")
+
         def on_train_batch_end(self, batch, logs=None):
             self.done += 1
-            mark = Path(folder, f"{ctx.rank}-{self.done}")
-            if self.done in deaths.get(ctx.rank, ()) and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+            dies_once(self.done)
 
     rows = functools.partial(ctx.dataset, batch_size=BATCH, features=["x"], label="y")
+    first = []
+    if fits == 2:
+        made = model.fit(rows(), epochs=2, verbose=0, callbacks=ctx.callbacks())
+        first = made.history["loss"]
+        model.layers[0].trainable = False
+        with ctx.strategy.scope():
+            model.compile(keras.optimizers.Adam(0.01), "mse")
     history = model.fit(
         rows(shuffle=True),
         validation_data=rows(),
@@ -63,6 +80,7 @@ def train(ctx, deaths, folder, flavour="keras"):
         "weights": weights,
         "val_loss": history.history["val_loss"],
         "epochs": [len(values) for values in history.history.values()],
+        "first": ctx.all_gather(first),
     }
 
 
@@ -94,8 +112,8 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "deaths",
-    [{1: [5]}, {0: [STEPS]}, {0: [STEPS + 2], 2: [STEPS + 2]}],
-    ids=["in an epoch", "the chief, at an epoch's end", "two at once"],
+    [{1: [5]}, {0: [STEPS]}, {0: [STEPS + 2], 2: [STEPS + 2]}, {1: [5], 2: ["again"]}],
+    ids=["in an epoch", "the chief, at an epoch's end", "two at once", "one after the other"],
 )
 def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
     undisturbed, deaths, tmp_path
@@ -112,6 +130,18 @@ def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
     assert sorted(each.task for each in lost) == [f"worker:{rank}" for rank in sorted(deaths)]
     assert {each.signal for each in lost} == {"SIGKILL"}
     assert result.ledger.check() == []
+
+
+def test_a_new_process_passes_over_the_fits_that_the_others_have_behind_them(tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    expected = run(train, {}, str(there), "keras", 2, replacements=0).value
+    value = run(train, {0: [5]}, str(here), "keras", 2).value
+    assert kept(value) == [1, 2]
+    np.testing.assert_allclose(value["weights"], expected["weights"], atol=1e-6)
+    assert value["first"] == [expected["first"][0]] * WORKERS
+    assert value["epochs"] == [EPOCHS, EPOCHS]
 
 
 def test_executors_of_spark_keep_their_tasks(spark, tmp_path):

@@ -78,13 +78,15 @@ class Agreement:
         self._initial_epoch = 0
         self._asked = 0
 
-    def join(self, group: HostGroup, *, in_steps: bool) -> None:
+    def join(self, group: HostGroup | None, *, in_steps: bool) -> None:
         """Agree with the ranks of a group from now on.
 
+        `group`: None: with nobody yet.
         `in_steps`: Whether steps add up gradients through this group.
         """
         self._group, self._adds_up_steps = group, in_steps
-        group.asked = self._asked
+        if group is not None:
+            group.asked = self._asked
 
     def waited(self) -> float:
         """Return for how many seconds this rank has waited for others so far."""

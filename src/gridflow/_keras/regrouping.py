@@ -5,11 +5,14 @@ complete step (`gridflow._keras.resume.interrupted`), and the driver says that t
 again. The rank that has come furthest sends its state to all: one may have finished a step whose
 end the others missed. Then all start the fit there, as they would from a checkpoint, but with
 TensorFlow, the model and its traced steps as they are. The new process has run the function up to
-its fit; until then it exchanges nothing, and its variables have first values of their own.
+its first fit; it passes over those that the others have behind them, and joins them in theirs.
+Until then it exchanges nothing, and its variables have first values of their own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import json
 from typing import TYPE_CHECKING, Any
@@ -17,8 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridflow._collectives.errors import PeerGone
+from gridflow._keras import own_callbacks
+from gridflow._keras.callbacks import EpochResults
 from gridflow._keras.patches import private_parts
+from gridflow._keras.results import flavour_of
+from gridflow._keras.resume.callback import CheckpointAndResume, fits_begun, pass_over
 from gridflow._keras.resume.checkpoint_file import Checkpoint
+from gridflow._keras.runtime import begin_fit
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
 
     from gridflow._collectives.host import HostGroup
     from gridflow._keras.group.exchange import GroupExchange
-    from gridflow._keras.resume.callback import CheckpointAndResume
     from gridflow._keras.runtime import Runtime
 
 _METRICS = "metrics"
@@ -47,24 +54,59 @@ class Regrouping:
         self._runtime, self._form, self.is_new = runtime, form, is_new
         self._exchange: GroupExchange | None = None
         self.saver: CheckpointAndResume | None = None
+        #: Whether the fit has yet to begin where the others took it up again, and what this rank
+        #: knew then; None in a new process.
+        self._is_entering = False
+        self._mine: Checkpoint | None = None
+        #: In a new process: the number of the fit in which the others are, and what those before
+        #: it have returned.
+        self._awaits: int | None = None
+        self._past: list[tuple[dict[str, list[float]], list[int]]] = []
+        self._group: HostGroup | None = None
+        self._is_counted = False
+        #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
+        self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
     def use(self, exchange: GroupExchange) -> None:
         """Exchange values through it; in a new process, once it has joined."""
         self._exchange = exchange
         exchange.is_joining = self.is_new
 
-    def enter(self, model: Any) -> None:
-        """Join the others before the first fit of a new process."""
-        if not self.is_new:
-            return
-        self.is_new = False
-        if not self._go_on(None):
-            raise PeerGone("connection closed by peer: the others have ended meanwhile")
-        # What was traced before exchanges nothing.
-        model.test_function = model.predict_function = None
+    def enter(self, model: Any, callbacks: Any) -> Any:
+        """Join the others before a fit of a new process.
+
+        Returns: The ``History`` of a fit that they have behind them; otherwise None.
+        """
+        given = own_callbacks.flat(callbacks)
+        self._is_counted = any(isinstance(each, CheckpointAndResume) for each in given)
+        if self.is_new:
+            self.is_new = False
+            if not self._go_on(None):
+                raise PeerGone("connection closed by peer: the others have ended meanwhile")
+            # Evaluations before their fit are this rank's own.
+            self._use(None)
+        if self._awaits is None:
+            return None
+        if self._is_counted and fits_begun(self._runtime) == self._awaits:
+            self._awaits = None
+            self._use(self._group)
+            # What was traced before exchanges nothing.
+            model.test_function = model.predict_function = None
+            return None
+        if any(isinstance(each, EpochResults) for each in given):
+            begin_fit(self._runtime)
+        history = importlib.import_module(flavour_of(model) or "keras").callbacks.History()
+        if self._is_counted:
+            pass_over(self._runtime)
+            history.history, history.epoch = self._past[len(self._histories)]
+            self._note(history)
+        history.set_model(model)
+        model.history = history
+        return history
 
     def restored(self) -> None:
-        """Note that the model of a new process is that of the others."""
+        """Note that the model of this process is that of the others."""
+        self._is_entering, self._mine = False, None
         if self._exchange is not None:
             self._exchange.is_joining = False
 
@@ -72,41 +114,62 @@ class Regrouping:
         """Make a fit, again and again if it was interrupted by the loss of a rank."""
         while True:
             try:
-                return attempt()
+                history = attempt()
             except BaseException as error:
                 saver, self.saver = self.saver, None
-                if saver is None or not _is_loss(error):
-                    raise
-                state = saver.interrupted()
-                if state is None or state.fit:
-                    # A new process would begin with the first fit.
+                if not _is_loss(error) or not self._knows_state(saver):
                     raise
                 self._runtime.due.wait(waits=True)
-                if not self._go_on(state):
+                if not self._go_on(self._mine):
                     raise
                 self._runtime.due.wait(waits=False)
-                saver.repeat()
-                private_parts.forget_evaluation(saver.model)
+                self._awaits = None  # in a new process that was in its fit already
+                if saver is not None:
+                    saver.repeat()
+                    private_parts.forget_evaluation(saver.model)
+            else:
+                if self._is_counted:
+                    self._note(history)
+                return history
+
+    def _knows_state(self, saver: CheckpointAndResume | None) -> bool:
+        """Return whether this rank knows where the fit was, or that the others do."""
+        if not self._is_entering and saver is not None:
+            self._mine = saver.interrupted()
+        return self._is_entering or self._mine is not None
+
+    def _note(self, history: Any) -> None:
+        """Keep what a fit has returned, for processes that pass over it."""
+        found = {}
+        for name, values in history.history.items():
+            with contextlib.suppress(TypeError, ValueError):  # a callback's own
+                found[name] = [float(value) for value in values]
+        self._histories.append((found, [int(epoch) for epoch in history.epoch]))
 
     def _go_on(self, mine: Checkpoint | None) -> bool:
         """Form the group again, and take the state of the rank that is furthest."""
-        assert self._exchange is not None
         while (group := self._form()) is not None:
-            self._exchange.group = group
-            self._runtime.agreement.join(group, in_steps=True)
+            self._group = group
+            self._use(group)
             try:
                 self._take(mine)
             except PeerGone:
                 continue  # another one was lost
+            self._is_entering = True
             return True
         return False
+
+    def _use(self, group: HostGroup | None) -> None:
+        assert self._exchange is not None
+        self._exchange.group = group
+        self._runtime.agreement.join(group, in_steps=True)
 
     def _take(self, mine: Checkpoint | None) -> None:
         assert self._exchange is not None
         place = [-1, -1, -1] if mine is None else [mine.fit, mine.epoch, mine.step]
         content = b"" if mine is None else _written(mine)
-        told = self._runtime.agreement.gather(json.dumps([place, len(content)]).encode())
-        everyone = [json.loads(each) for each in told]
+        news = json.dumps([place, len(content), self._histories]).encode()
+        everyone = [json.loads(each) for each in self._runtime.agreement.gather(news)]
         places = [each[0] for each in everyone]
         furthest = places.index(max(places))
         if places[furthest][0] < 0:
@@ -117,6 +180,8 @@ class Regrouping:
         path = self._runtime.work_dir / "interrupted.npz"
         path.write_bytes(self._exchange.of_chief(padded, chief=furthest).tobytes())
         there = Checkpoint.read(path)
+        if mine is None:
+            self._awaits, self._past = there.fit, everyone[furthest][2]
         there.with_values(_METRICS, self._metrics(mine, there)).write(path)
         self._runtime.resume_from = path
 

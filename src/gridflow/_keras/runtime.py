@@ -32,8 +32,8 @@ class GoesOn(Protocol):
     #: The callback that knows the state of the fit that runs, if there is one.
     saver: Any
 
-    def enter(self, model: Any) -> None:
-        """Join the others before the first fit of a new process."""
+    def enter(self, model: Any, callbacks: Any) -> Any:
+        """Join the others before a fit of a new process, or pass over it: return its History."""
 
     def restored(self) -> None:
         """Note that the model of a new process is that of the others."""
@@ -212,13 +212,18 @@ _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
 
 def begin_fit(runtime: Runtime) -> int:
     """Start a fit; return its number, from 0."""
-    _fits[runtime] = _fits.get(runtime, -1) + 1
+    _fits[runtime] = next_fit(runtime)
     return _fits[runtime]
 
 
-def repeat_fit(runtime: Runtime) -> None:
-    """Take the next fit for the last one, which was interrupted."""
-    _fits[runtime] = _fits.get(runtime, 0) - 1
+def next_fit(runtime: Runtime) -> int:
+    """Return the number of the fit that starts next."""
+    return _fits.get(runtime, -1) + 1
+
+
+def repeat_fit(runtime: Runtime, number: int) -> None:
+    """Take the next fit for one that was interrupted."""
+    _fits[runtime] = number - 1
 
 
 def current_fit(runtime: Runtime) -> int:

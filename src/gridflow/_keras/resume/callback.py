@@ -41,7 +41,7 @@ from gridflow._keras.resume import building, memory, optimizers, state
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
 from gridflow._keras.resume.interrupted import LastStep
 from gridflow._keras.resume.memory import Memory
-from gridflow._keras.runtime import current_fit, repeat_fit
+from gridflow._keras.runtime import current_fit, next_fit, repeat_fit
 from gridflow._spec.place import Place
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 
@@ -58,6 +58,16 @@ _log = logging.getLogger(__name__)
 #: Files kept on the local disk: the last may still be in transfer to the driver.
 _KEPT: Final = 3
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
+
+
+def fits_begun(runtime: Runtime) -> int:
+    """Return how many fits with this callback have begun, or were passed over."""
+    return _fits.get(runtime, 0)
+
+
+def pass_over(runtime: Runtime) -> None:
+    """Count a fit that isn't made in this process."""
+    _fits[runtime] = fits_begun(runtime) + 1
 
 
 @dataclass(frozen=True)
@@ -111,8 +121,9 @@ class CheckpointAndResume(NeutralCallback):
         self._all, self._memory = callbacks, None
         self._data = position.data_of(self.model)  # now, because a validation has its own data
         incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
-        self._fit = _fits.get(self._runtime, 0)
-        _fits[self._runtime] = self._fit + 1
+        self._fit = fits_begun(self._runtime)
+        pass_over(self._runtime)
+        self._number = next_fit(self._runtime)
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
         self._history: dict[str, list[float]] = {}
         self._epochs: list[int] = []
@@ -422,7 +433,7 @@ class CheckpointAndResume(NeutralCallback):
     def repeat(self) -> None:
         """Take the next fit for the one that was interrupted."""
         _fits[self._runtime] = self._fit
-        repeat_fit(self._runtime)
+        repeat_fit(self._runtime, self._number)
 
     def _remember(self) -> _Memories:
         if self._memory is None:

@@ -89,7 +89,10 @@ def _counted(name: str, signature: inspect.Signature) -> Callable[..., Any]:
         together = name == "fit" and _is_together(runtime, self)
         goes_on = runtime.regrouping if together and not runtime.due.depth else None
         if goes_on is not None:
-            goes_on.enter(self)
+            given = signature.bind(self, *args, **kwargs).arguments.get("callbacks")
+            done = goes_on.enter(self, given)
+            if done is not None:
+                return done
         with counting(runtime, together=together) as is_outer:
             if name != "fit" or not is_outer:
                 return method(self, *args, **kwargs)
