@@ -1,8 +1,10 @@
-"""What it costs to watch a job: steps per second with all measuring and observers, and without.
+"""What it costs to watch a job: steps with all that ranks measure and without, and observers.
 
-``python benchmarks/training/watched.py [PAIRS]``. Jobs of two workers train the small model of
-``steps.py``, alternately with three observers and everything that a rank measures, and with neither
-(switched off from within, as users can't). Prints the median of the pairs' ratios.
+``python benchmarks/training/watched.py [PAIRS]``. Two workers train the small model of ``steps.py``
+in short fits, in turn with everything that a rank measures and with nothing (switched off from
+within, as users can't): jobs differ from each other by more than that costs. Prints the median of
+the pairs' ratios. Observers work in the driver: the processor time that it takes there is printed
+with two of them and without.
 """
 
 from __future__ import annotations
@@ -12,18 +14,17 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from models import CASES, keras_model, rows
-from peers import WORKERS, timed
+from peers import WORKERS
 
 from gridflow import LocalLauncher, TensorflowDistributor
 from gridflow.observers import Notify, Observer
 
 CASE = "784-128-10"
-PAIRS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-#: Jobs differ from each other by more than what is measured, fits of a job by less.
-ROUNDS = 6
+PAIRS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 
 
 class Writes(Observer):
@@ -37,40 +38,55 @@ class Writes(Observer):
             file.write(json.dumps({"step": step, "task": task, **values}) + "\n")
 
 
-def switch_off():
-    """Let this process measure nothing, before it makes a model."""
+def switches():
+    """Return a function that lets this process measure, or not; also what it traces then."""
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
     from gridflow._keras.spent import Spent
 
-    for name in ("__next__", "get_next", "get_next_as_optional"):
-        wrappers = vars(getattr(OwnedIterator, name))["_gridflow_wrappers"]
-        wrappers.call = wrappers.original
-    Spent.during = lambda self, event: contextlib.nullcontext()
-    Spent.report = lambda self: {}
+    names = ("__next__", "get_next", "get_next_as_optional")
+    wrapped = [vars(getattr(OwnedIterator, name))["_gridflow_wrappers"] for name in names]
+    calls, during, report = [each.call for each in wrapped], Spent.during, Spent.report
+
+    def switch(is_on):
+        for each, call in zip(wrapped, calls, strict=True):
+            each.call = call if is_on else each.original
+        Spent.during = during if is_on else lambda self, event: contextlib.nullcontext()
+        Spent.report = report if is_on else lambda self: {}
+
+    return switch
 
 
-def train(ctx, is_watched):
-    """Return the milliseconds of a step in some fits."""
+def train(ctx, pairs):
+    """Return the milliseconds of a step in each pair of fits, measured and not."""
     import keras
 
-    if not is_watched:
-        switch_off()
-    with ctx.strategy.scope():
-        model = keras_model(CASE, keras)
+    switch, models = switches(), {}
+    for is_on in (True, False):
+        with ctx.strategy.scope():
+            models[is_on] = keras_model(CASE, keras)
     data = ctx.dataset("rows", batch_size=CASES[CASE][0], features="x", label="y")
     callbacks = ctx.callbacks()
 
-    def fit():
-        model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
+    def milliseconds(is_on):
+        switch(is_on)
+        began = time.perf_counter()
+        models[is_on].fit(data, epochs=1, verbose=0, callbacks=callbacks)
+        return 1000 * (time.perf_counter() - began) / CASES[CASE][1]
 
-    return [each for _ in range(ROUNDS) for each in timed(fit, CASE)]
+    for is_on in models:  # traced
+        milliseconds(is_on)
+    found = []
+    for number in range(pairs):
+        first = bool(number % 2)
+        pair = {first: milliseconds(first), not first: milliseconds(not first)}
+        found.append((pair[True], pair[False]))
+    return found
 
 
-def milliseconds(is_watched, folder):
-    """Return the milliseconds of a step of one job."""
+def job(observers, pairs):
+    """Return the pairs of a job, and the driver's processor time, in milliseconds a second."""
     x, y = rows(CASE, WORKERS)
-    observers = [Writes(folder / "metrics"), Notify(command=["true"])] if is_watched else []
     distributor = TensorflowDistributor(
         WORKERS,
         launcher=LocalLauncher(),
@@ -79,21 +95,22 @@ def milliseconds(is_watched, folder):
         progress=False,
         env={"PYTHONPATH": str(Path(__file__).parent)},
     )
-    found = distributor.run(train, is_watched, data={"rows": {"x": x, "y": y}}).value
-    return statistics.median(found)
+    began, worked = time.perf_counter(), time.process_time()
+    found = distributor.run(train, pairs, data={"rows": {"x": x, "y": y}}).value
+    return found, 1000 * (time.process_time() - worked) / (time.perf_counter() - began)
 
 
 def main():
-    """Measure pairs of jobs, each in the other order than the one before."""
-    pairs = []
+    """Measure pairs of fits, each in the other order than the one before."""
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(PAIRS):
-            order = (True, False) if number % 2 else (False, True)
-            found = {each: milliseconds(each, Path(folder)) for each in order}
-            pairs.append((found[True], found[False]))
-            print(f"{found[True]:8.2f} ms watched {found[False]:8.2f} ms not", flush=True)
-    ratio = statistics.median(watched / plain for watched, plain in pairs)
-    print(f"median of {PAIRS} pairs: a watched step takes {ratio:.3f} x as long")
+        observers = [Writes(Path(folder, "metrics")), Notify(command=["true"])]
+        pairs, watched = job(observers, PAIRS)
+    _, plain = job([], PAIRS)
+    steps = [statistics.median(each) for each in zip(*pairs, strict=True)]
+    ratio = statistics.median(measured / plain for measured, plain in pairs)
+    print(f"a step: {steps[0]:.2f} ms measured, {steps[1]:.2f} ms not")
+    print(f"median of {PAIRS} pairs: a measured step takes {ratio:.3f} x as long")
+    print(f"the driver works {watched:.0f} ms a second with observers, {plain:.0f} without")
 
 
 if __name__ == "__main__":

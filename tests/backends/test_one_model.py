@@ -42,6 +42,7 @@ def columns(ctx):
 
 def train(ctx):
     """Train with weights of the rows and a validation; return what there is to compare."""
+    import os
     import sys
 
     import keras
@@ -61,6 +62,7 @@ def train(ctx):
         "backend": keras.backend.backend(),
         "has_tensorflow": has_tensorflow,
         "replicas": ctx.strategy.num_replicas_in_sync,
+        "tf_config": os.environ.get("TF_CONFIG"),
         "weights": model.get_weights(),
         "history": history.history,
         "evaluated": model.evaluate(data, verbose=0, return_dict=True),
@@ -149,7 +151,7 @@ def test_processes_that_begin_warm_are_one_model_too(distribute, found, scratch)
 
 def test_two_processes_compute_what_one_computes(together, alone, backend):
     for got in together:
-        assert (got["backend"], got["replicas"]) == (backend, 2)
+        assert (got["backend"], got["replicas"], got["tf_config"]) == (backend, 2, None)
         assert not got["has_tensorflow"]
         for have, want in zip(got["weights"], alone["weights"], strict=True):
             assert np.abs(have - want).max() <= 1e-5

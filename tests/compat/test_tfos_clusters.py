@@ -92,6 +92,8 @@ def test_rows_are_answered_by_the_nodes_in_their_order(spark, capfd):
     rows = sc.parallelize([[x] for x in range(1000)], 10)
     mode = TFCluster.InputMode.SPARK
     cluster = TFCluster.run(sc, main_fun, {}, num_executors=2, num_ps=0, input_mode=mode)
+    boards = [[node[name] for name in ("tb_pid", "tb_port")] for node in cluster.cluster_info]
+    assert boards == [[0, 0], [0, 0]]
     answers = cluster.inference(rows)
     assert [int(each[0]) for each in answers.collect()] == [x * x for x in range(1000)]
     assert answers.sum() == sum(x * x for x in range(1000))

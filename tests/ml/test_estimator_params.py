@@ -172,11 +172,14 @@ def test_a_turn_waits_for_other_jobs_as_long_as_its_patience():
         assert next(asked, "none left") == "none left"
 
 
-@pytest.mark.parametrize(("there", "share"), [(None, 1), (8, Fraction(1, 4)), (1, 2)])
-def test_a_job_needs_the_share_of_the_slots_that_its_tasks_have(monkeypatch, there, share):
+@pytest.mark.parametrize(
+    ("there", "gpus", "share"),
+    [(None, 0, 1), (8, 0, Fraction(1, 4)), (1, 0, 2), (8, 1, 1)],
+)
+def test_a_job_needs_the_share_of_the_slots_that_its_tasks_have(monkeypatch, there, gpus, share):
     monkeypatch.setattr(slots, "task_slots", lambda spark: there)
     monkeypatch.setattr(slots, "setting_of", lambda spark, name, default="": default)
-    job = TensorflowDistributor(2, "none", launcher=LocalLauncher())
+    job = TensorflowDistributor(2, "none", launcher=LocalLauncher(), gpus=gpus)
     assert slots.share_of(object(), job) == share
 
 
