@@ -254,7 +254,7 @@ def test_those_who_say_nothing_dont_keep_the_end_of_training_from_a_server(no_le
     listener.close()
 
 
-def test_the_oldest_of_too_many_silent_connections_is_closed(monkeypatch, no_leaks):
+def test_the_oldest_of_too_many_silent_connections_is_closed(monkeypatch, no_leaks, caplog):
     monkeypatch.setattr(acceptor, "_most_visitors", lambda: 3)
     (port,) = free_ports(1)
     listener = FinishListener(f"127.0.0.1:{port}", {"worker:0"}, lambda: None)
@@ -264,6 +264,8 @@ def test_the_oldest_of_too_many_silent_connections_is_closed(monkeypatch, no_lea
         ]
         first.settimeout(patience())
         assert first.recv(1) == b""
+        words = "too many connections at once"
+        wait_for(lambda: words in caplog.text, words, seen=lambda: caplog.text)
     listener.close()
 
 
