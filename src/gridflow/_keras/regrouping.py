@@ -128,6 +128,7 @@ class Regrouping:
                     saver.repeat()
                     private_parts.forget_evaluation(saver.model)
             else:
+                self.restored()  # also if it was taken up again behind its last epoch
                 if self._is_counted:
                     self._note(history)
                 return history
