@@ -35,6 +35,7 @@ WAITING_FILES: Final = (
     "jax/_src/array.py",
     "jax/_src/interpreters/pxla.py",
     "torch/distributed/",
+    "gridflow/_collectives/",
 )
 
 #: The caller of this is waiting in a collective operation outside a traced function.
