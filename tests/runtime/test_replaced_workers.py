@@ -48,8 +48,6 @@ def train(ctx, deaths, folder, flavour="keras", fits=1):
             os.kill(os.getpid(), signal.SIGKILL)
 
     class Dies(keras.callbacks.Callback):
-        done = 0
-
         def __init__(self, before=0):
             super().__init__()
             self.done = before

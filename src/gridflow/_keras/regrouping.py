@@ -24,7 +24,7 @@ from gridflow._keras import own_callbacks
 from gridflow._keras.callbacks import EpochResults
 from gridflow._keras.patches import private_parts
 from gridflow._keras.results import flavour_of
-from gridflow._keras.resume.callback import CheckpointAndResume, fits_begun, pass_over
+from gridflow._keras.resume.callback import CheckpointAndResume, count_fit, fits_begun
 from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow._keras.runtime import begin_fit
 from gridflow.errors import GridflowError
@@ -97,7 +97,7 @@ class Regrouping:
             begin_fit(self._runtime)
         history = importlib.import_module(flavour_of(model) or "keras").callbacks.History()
         if self._is_counted:
-            pass_over(self._runtime)
+            count_fit(self._runtime)
             history.history, history.epoch = self._past[len(self._histories)]
             self._note(history)
         history.set_model(model)

@@ -65,8 +65,8 @@ def fits_begun(runtime: Runtime) -> int:
     return _fits.get(runtime, 0)
 
 
-def pass_over(runtime: Runtime) -> None:
-    """Count a fit that isn't made in this process."""
+def count_fit(runtime: Runtime) -> None:
+    """Count a fit with this callback that begins, or that is passed over."""
     _fits[runtime] = fits_begun(runtime) + 1
 
 
@@ -122,7 +122,7 @@ class CheckpointAndResume(NeutralCallback):
         self._data = position.data_of(self.model)  # now, because a validation has its own data
         incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))
         self._fit = fits_begun(self._runtime)
-        pass_over(self._runtime)
+        count_fit(self._runtime)
         self._number = next_fit(self._runtime)
         self._epoch, self._step, self._batches, self._since = 0, 0, 0, 0
         self._history: dict[str, list[float]] = {}
