@@ -26,279 +26,72 @@ class TFTypeConverters:
         raise TypeError(f"expected a dict, such as {{'column': 'tensor'}}; got {value!r}.")
 
 
-def _param(name: str, text: str, converter: Callable[[Any], Any]) -> Any:
-    return Param(Params._dummy(), name, text, converter)  # noqa: SLF001 (as in Spark ML)
+def _mixin(**params: tuple[str, str, Callable[[Any], Any]]) -> Any:
+    """Return a mix-in with a setter and a getter for each parameter.
+
+    `params`: By name: its name in those methods, what it is, and what Spark ML converts it with.
+    """
+    methods: dict[str, Any] = {"__module__": __name__, "__doc__": f"{', '.join(params)}."}
+    for name, (title, text, converter) in params.items():
+
+        def set_value(self: Any, value: Any, name: str = name) -> Any:
+            return self._set(**{name: value})
+
+        def get_value(self: Any, name: str = name) -> Any:
+            return self.getOrDefault(self.getParam(name))
+
+        param = Param(Params._dummy(), name, text, converter)  # noqa: SLF001 (as in Spark ML)
+        set_value.__doc__, get_value.__doc__ = f"Set ``{name}``: {text}.", f"Return ``{name}``."
+        methods |= {name: param, f"set{title}": set_value, f"get{title}": get_value}
+    first, *_ = [title for title, _, _ in params.values()]
+    return type(f"Has{first}", (Params,), methods)
 
 
-class HasBatchSize(Params):
-    """``batch_size``."""
+_ignored = "only passed to the program"
+_to_bool, _to_dict = TypeConverters.toBoolean, TFTypeConverters.toDict
+_to_int, _to_text = TypeConverters.toInt, TypeConverters.toString
 
-    batch_size = _param("batch_size", "rows per batch", TypeConverters.toInt)
-
-    def setBatchSize(self, value: int) -> Any:
-        """Set ``batch_size``."""
-        return self._set(batch_size=value)
-
-    def getBatchSize(self) -> int:
-        """Return ``batch_size``."""
-        return int(self.getOrDefault(self.batch_size))
-
-
-class HasClusterSize(Params):
-    """``cluster_size``."""
-
-    cluster_size = _param("cluster_size", "total number of nodes", TypeConverters.toInt)
-
-    def setClusterSize(self, value: int) -> Any:
-        """Set ``cluster_size``."""
-        return self._set(cluster_size=value)
-
-    def getClusterSize(self) -> int:
-        """Return ``cluster_size``."""
-        return int(self.getOrDefault(self.cluster_size))
-
-
-class HasEpochs(Params):
-    """``epochs``."""
-
-    epochs = _param("epochs", "how many times the rows are fed", TypeConverters.toInt)
-
-    def setEpochs(self, value: int) -> Any:
-        """Set ``epochs``."""
-        return self._set(epochs=value)
-
-    def getEpochs(self) -> int:
-        """Return ``epochs``."""
-        return int(self.getOrDefault(self.epochs))
+HasBatchSize = _mixin(batch_size=("BatchSize", "rows per batch", _to_int))
+HasClusterSize = _mixin(cluster_size=("ClusterSize", "total number of nodes", _to_int))
+HasEpochs = _mixin(epochs=("Epochs", "how many times the rows are fed", _to_int))
+HasExportDir = _mixin(export_dir=("ExportDir", "folder for the SavedModel", _to_text))
+HasGraceSecs = _mixin(grace_secs=("GraceSecs", "has no effect", _to_int))
+HasInputMapping = _mixin(input_mapping=("InputMapping", "column to input tensor", _to_dict))
+HasMasterNode = _mixin(master_node=("MasterNode", "job name of the first node", _to_text))
+HasModelDir = _mixin(model_dir=("ModelDir", "folder for checkpoints", _to_text))
+HasNumPS = _mixin(
+    num_ps=("NumPS", "number of parameter servers", _to_int),
+    driver_ps_nodes=("DriverPSNodes", "run parameter servers on the driver", _to_bool),
+)
+HasOutputMapping = _mixin(output_mapping=("OutputMapping", "output tensor to column", _to_dict))
+HasProtocol = _mixin(protocol=("Protocol", _ignored, _to_text))
+HasReaders = _mixin(readers=("Readers", _ignored, _to_int))
+HasSteps = _mixin(steps=("Steps", _ignored, _to_int))
+HasTagSet = _mixin(tag_set=("TagSet", "comma-separated tags of the SavedModel", _to_text))
+HasTensorboard = _mixin(tensorboard=("Tensorboard", "whether to serve TensorBoard", _to_bool))
+HasTFRecordDir = _mixin(tfrecord_dir=("TFRecordDir", _ignored, _to_text))
+_InputMode: Any = _mixin(input_mode=("InputMode", "source of the rows: 1 (Spark)", _to_int))
+_SignatureDefKey: Any = _mixin(
+    signature_def_key=("SignatureDefKey", "key of the SavedModel's signature", _to_text)
+)
 
 
-class HasGraceSecs(Params):
-    """``grace_secs``."""
-
-    grace_secs = _param("grace_secs", "has no effect", TypeConverters.toInt)
-
-    def setGraceSecs(self, value: int) -> Any:
-        """Set ``grace_secs``."""
-        return self._set(grace_secs=value)
-
-    def getGraceSecs(self) -> int:
-        """Return ``grace_secs``."""
-        return int(self.getOrDefault(self.grace_secs))
-
-
-class HasInputMapping(Params):
-    """``input_mapping``."""
-
-    input_mapping = _param("input_mapping", "column to input tensor", TFTypeConverters.toDict)
-
-    def setInputMapping(self, value: dict[str, str]) -> Any:
-        """Set ``input_mapping``."""
-        return self._set(input_mapping=value)
-
-    def getInputMapping(self) -> dict[str, str]:
-        """Return ``input_mapping``."""
-        return dict(self.getOrDefault(self.input_mapping))
-
-
-class HasInputMode(Params):
-    """``input_mode``."""
-
-    input_mode = _param("input_mode", "source of the rows: 1 (Spark)", TypeConverters.toInt)
+class HasInputMode(_InputMode):
+    """``input_mode``, which must be ``InputMode.SPARK``."""
 
     def setInputMode(self, value: int) -> Any:
-        """Set ``input_mode``, which must be ``InputMode.SPARK``."""
+        """Set ``input_mode``."""
         if value == InputMode.TENSORFLOW:
             raise InvalidArgument("an estimator supports only InputMode.SPARK.")
-        return self._set(input_mode=value)
-
-    def getInputMode(self) -> int:
-        """Return ``input_mode``."""
-        return int(self.getOrDefault(self.input_mode))
+        return super().setInputMode(value)
 
 
-class HasMasterNode(Params):
-    """``master_node``."""
-
-    master_node = _param("master_node", "job name of the first node", TypeConverters.toString)
-
-    def setMasterNode(self, value: str) -> Any:
-        """Set ``master_node``."""
-        return self._set(master_node=value)
-
-    def getMasterNode(self) -> str:
-        """Return ``master_node``."""
-        return str(self.getOrDefault(self.master_node))
-
-
-class HasModelDir(Params):
-    """``model_dir``."""
-
-    model_dir = _param("model_dir", "folder for checkpoints", TypeConverters.toString)
-
-    def setModelDir(self, value: str) -> Any:
-        """Set ``model_dir``."""
-        return self._set(model_dir=value)
-
-    def getModelDir(self) -> str | None:
-        """Return ``model_dir``."""
-        return self.getOrDefault(self.model_dir)  # type: ignore[no-any-return]
-
-
-class HasNumPS(Params):
-    """``num_ps`` and ``driver_ps_nodes``."""
-
-    num_ps = _param("num_ps", "number of parameter servers", TypeConverters.toInt)
-    driver_ps_nodes = _param(
-        "driver_ps_nodes", "run parameter servers on the driver", TypeConverters.toBoolean
-    )
-
-    def setNumPS(self, value: int) -> Any:
-        """Set ``num_ps``."""
-        return self._set(num_ps=value)
-
-    def getNumPS(self) -> int:
-        """Return ``num_ps``."""
-        return int(self.getOrDefault(self.num_ps))
-
-    def setDriverPSNodes(self, value: bool) -> Any:
-        """Set ``driver_ps_nodes``."""
-        return self._set(driver_ps_nodes=value)
-
-    def getDriverPSNodes(self) -> bool:
-        """Return ``driver_ps_nodes``."""
-        return bool(self.getOrDefault(self.driver_ps_nodes))
-
-
-class HasOutputMapping(Params):
-    """``output_mapping``."""
-
-    output_mapping = _param("output_mapping", "output tensor to column", TFTypeConverters.toDict)
-
-    def setOutputMapping(self, value: dict[str, str]) -> Any:
-        """Set ``output_mapping``."""
-        return self._set(output_mapping=value)
-
-    def getOutputMapping(self) -> dict[str, str]:
-        """Return ``output_mapping``."""
-        return dict(self.getOrDefault(self.output_mapping))
-
-
-class HasProtocol(Params):
-    """``protocol``, only passed to the program."""
-
-    protocol = _param("protocol", "only passed to the program", TypeConverters.toString)
-
-    def setProtocol(self, value: str) -> Any:
-        """Set ``protocol``."""
-        return self._set(protocol=value)
-
-    def getProtocol(self) -> str:
-        """Return ``protocol``."""
-        return str(self.getOrDefault(self.protocol))
-
-
-class HasReaders(Params):
-    """``readers``, only passed to the program."""
-
-    readers = _param("readers", "only passed to the program", TypeConverters.toInt)
-
-    def setReaders(self, value: int) -> Any:
-        """Set ``readers``."""
-        return self._set(readers=value)
-
-    def getReaders(self) -> int:
-        """Return ``readers``."""
-        return int(self.getOrDefault(self.readers))
-
-
-class HasSteps(Params):
-    """``steps``, only passed to the program."""
-
-    steps = _param("steps", "only passed to the program", TypeConverters.toInt)
-
-    def setSteps(self, value: int) -> Any:
-        """Set ``steps``."""
-        return self._set(steps=value)
-
-    def getSteps(self) -> int:
-        """Return ``steps``."""
-        return int(self.getOrDefault(self.steps))
-
-
-class HasTensorboard(Params):
-    """``tensorboard``."""
-
-    tensorboard = _param("tensorboard", "whether to serve TensorBoard", TypeConverters.toBoolean)
-
-    def setTensorboard(self, value: bool) -> Any:
-        """Set ``tensorboard``."""
-        return self._set(tensorboard=value)
-
-    def getTensorboard(self) -> bool:
-        """Return ``tensorboard``."""
-        return bool(self.getOrDefault(self.tensorboard))
-
-
-class HasTFRecordDir(Params):
-    """``tfrecord_dir``, only passed to the program."""
-
-    tfrecord_dir = _param("tfrecord_dir", "only passed to the program", TypeConverters.toString)
-
-    def setTFRecordDir(self, value: str) -> Any:
-        """Set ``tfrecord_dir``."""
-        return self._set(tfrecord_dir=value)
-
-    def getTFRecordDir(self) -> str | None:
-        """Return ``tfrecord_dir``."""
-        return self.getOrDefault(self.tfrecord_dir)  # type: ignore[no-any-return]
-
-
-class HasExportDir(Params):
-    """``export_dir``."""
-
-    export_dir = _param("export_dir", "folder for the SavedModel", TypeConverters.toString)
-
-    def setExportDir(self, value: str) -> Any:
-        """Set ``export_dir``."""
-        return self._set(export_dir=value)
-
-    def getExportDir(self) -> str | None:
-        """Return ``export_dir``."""
-        return self.getOrDefault(self.export_dir)  # type: ignore[no-any-return]
-
-
-class HasSignatureDefKey(Params):
-    """``signature_def_key``."""
-
-    signature_def_key = _param(
-        "signature_def_key", "key of the SavedModel's signature", TypeConverters.toString
-    )
+class HasSignatureDefKey(_SignatureDefKey):
+    """``signature_def_key``, None by default."""
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(signature_def_key=None)
-
-    def setSignatureDefKey(self, value: str) -> Any:
-        """Set ``signature_def_key``."""
-        return self._set(signature_def_key=value)
-
-    def getSignatureDefKey(self) -> str | None:
-        """Return ``signature_def_key``."""
-        return self.getOrDefault(self.signature_def_key)  # type: ignore[no-any-return]
-
-
-class HasTagSet(Params):
-    """``tag_set``."""
-
-    tag_set = _param("tag_set", "comma-separated tags of the SavedModel", TypeConverters.toString)
-
-    def setTagSet(self, value: str) -> Any:
-        """Set ``tag_set``."""
-        return self._set(tag_set=value)
-
-    def getTagSet(self) -> str | None:
-        """Return ``tag_set``."""
-        return self.getOrDefault(self.tag_set)  # type: ignore[no-any-return]
 
 
 class Namespace:
