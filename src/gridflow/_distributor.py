@@ -512,6 +512,8 @@ class TensorflowDistributor:
             launcher = SparkLauncher(session_of(datasets.values()))
         if self.spec.hosts.launch.detached:
             launcher = registry.detached(launcher)
+        elif self.spec.max_replacements:
+            launcher = registry.replacing(launcher)
         placement = launcher.place(
             len(self.tasks),
             datasets,

@@ -46,13 +46,16 @@ def heard(at, rank, report=None, *, agent=None, launch=1):
 class Story:
     """A machine with a clock, and what it commanded."""
 
-    def __init__(self, restarts=0, tasks=TASKS, strategy="none", replacements=0, **deadlines):
+    def __init__(
+        self, restarts=0, tasks=TASKS, strategy="none", replacements=0, agents=False, **deadlines
+    ):
         self.machine = JobMachine(
             parts_of(tasks, strategy),
             replace(DEADLINES, **deadlines),
             MaxRestarts(restarts),
             start_timeout=100,
             max_replacements=replacements,
+            replaces_agents=agents,
         )
         self.ranks = range(len(tasks))
         self.now = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from stories import Story, failure
+from stories import ENVIRONMENT, Story, failure
 
 from gridflow import errors
 from gridflow._coordinator import events as ev
@@ -145,10 +145,93 @@ def test_where_another_rank_is_gone_nobody_is_replaced(end):
     assert story.phase is Phase.COLLECTING
 
 
-def test_agents_lost_with_their_hosts_arent_replaced():
+# Agents -------------------------------------------------------------------------------------------
+
+
+def is_lost(story, rank=1):
+    return story(ev.AgentLost, 1, rank, "its executor is gone")
+
+
+def test_where_the_launch_cant_bring_another_agent_the_group_ends():
     story = training()
-    story(ev.AgentLost, story.machine.launch, 1, "its executor is gone")
+    is_lost(story)
     assert story.phase is Phase.COLLECTING
+
+
+def test_a_lost_agent_has_a_successor_that_takes_its_place():
+    story = training(agents=True)
+    say, told, replaces = is_lost(story)
+    assert "A new agent takes its place" in say.text
+    assert told == ev.Send(commands.Replace(0, 1, 1), (0, 2))
+    assert replaces == ev.ReplaceAgent(1, 1)
+    (starts,) = story.register(1, agent="successor")
+    assert starts == ev.StartRank(0, 1, ("h0:1", "h1:1", "h2:1"), 1)
+    story.hears(1, reports.Ready(generation=0), agent="successor")
+    story.hears(1, reports.StepsDue(True, True, generation=0), agent="successor")
+    for rank in story.ranks:
+        story.hears(rank, reports.Succeeded(0, {}), agent="successor" if rank == 1 else None)
+    assert story.finished() == ev.Finish(None)
+    assert [each.failure for each in story.machine.attempts] == [None]
+    assert [each.kind for each in story.machine.replaced] == ["lost"]
+
+
+def test_a_task_that_spark_starts_again_takes_its_place_at_once():
+    story = training(agents=True)
+    say, told, starts = story.register(1, agent="successor")
+    assert "Spark retried the task" in say.text
+    assert told == ev.Send(commands.Replace(0, 1, 1), (0, 2))
+    assert starts == ev.StartRank(0, 1, ("h0:1", "h1:1", "h2:1"), 1)
+
+
+def test_two_agents_may_be_lost_with_one_host():
+    story = training(5, agents=True)
+    is_lost(story, 1)
+    is_lost(story, 2)
+    assert story.phase is Phase.TRAINING
+    assert story.register(2, agent="new-2") == [ev.StartRank(0, 2, ("h0:1", "h1:1", "h2:1"), 2)]
+    is_lost(story, 0)
+    assert story.phase is not Phase.TRAINING  # nobody is left that knows where it was
+
+
+def test_what_is_said_of_the_lost_one_meanwhile_counts_for_nothing():
+    story = training(agents=True)
+    is_lost(story)
+    assert dies(story, 1) == []
+    assert story.phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize("end", ["dies", "late", "refused"])
+def test_without_a_successor_the_loss_ends_the_group(end):
+    story = training(agents=True)
+    is_lost(story)
+    if end == "dies":
+        is_lost(story)
+    elif end == "late":
+        story.wait(101, silent=[1])
+    else:
+        story(ev.NotReplaced, 1, 1, "Rows were pushed to it")
+        assert story.machine.replaced == []
+    story.wait(2, silent=[1])
+    error = story.finished().error
+    assert type(error) is errors.TaskLost
+    assert error.first.summary.startswith("its executor is gone")
+    assert ("Rows were pushed to it" in error.first.summary) == (end == "refused")
+
+
+def test_an_agent_that_is_only_silent_has_no_successor():
+    story = training(agents=True)
+    story.wait(12, silent=[1])
+    assert story.phase is not Phase.TRAINING
+
+
+def test_a_successor_with_other_packages_ends_the_job():
+    story = training(agents=True)
+    is_lost(story)
+    story.register(1, {**ENVIRONMENT, "tensorflow": ""}, "successor")
+    story.wait(2)
+    story(ev.LaunchEnded, 1)
+    (finish,) = [each for each in story.commands if isinstance(each, ev.Finish)]
+    assert "tensorflow" in str(finish.error)
 
 
 # Meetings -----------------------------------------------------------------------------------------

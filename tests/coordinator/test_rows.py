@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,42 @@ def test_in_whatever_order_the_end_is_the_same(counts):
             continue
         ends.add(tuple(actions[0].command.rows["a"]))
     assert ends == ({tuple(n or 1 for n in counts)} if any(counts) else set())
+
+
+def again():
+    """Two ranks have their rows, of which the second has its own once more."""
+    settled = LaunchRows([0, 1])
+    settled.spooled(0, identified("a", train=4))
+    (told_all,) = settled.spooled(1, identified("b", train=4))
+    assert settled.why_not_again(1) == ""
+    settled.come_again(1)
+    return settled, told_all.command
+
+
+def identified(digest, **rows):
+    return replace(spooled(**rows), digests=dict.fromkeys(rows, digest))
+
+
+def test_a_new_agent_with_the_same_rows_hears_what_the_others_know():
+    settled, counts = again()
+    assert settled.spooled(1, identified("b", train=4)) == [SendTo(1, counts)]
+
+
+@pytest.mark.parametrize(("digest", "rows"), [("c", 4), ("d", 5)], ids=["an order", "a number"])
+def test_a_new_agent_with_other_rows_is_refused_and_all_hear_of_them(digest, rows):
+    settled, _ = again()
+    refused, counts = settled.spooled(1, identified(digest, train=rows))
+    assert (refused.rank, "'train', computed once more, are others" in refused.reason) == (1, True)
+    assert counts == told({"train": [4, rows]})
+
+
+def test_who_has_borrowed_its_rows_or_has_yet_to_get_them_cant_have_them_again():
+    rows = LaunchRows([0, 1])
+    rows.spooled(0, spooled(train=4))
+    assert "Not all ranks had their rows yet" in rows.why_not_again(0)
+    rows.spooled(1, spooled(train={"rows": 2, "borrowed": 2}))
+    assert rows.why_not_again(0) == ""
+    assert "borrowed" in rows.why_not_again(1)
 
 
 def test_every_phase_has_a_name_of_its_own():

@@ -13,6 +13,7 @@ import importlib.metadata
 import itertools
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridflow import errors
@@ -185,6 +186,7 @@ class Driver:
             ApartFromPreemptions(MaxRestarts(plan.restarts), plan.preemptions),
             start_timeout=START_TIMEOUT,
             max_replacements=plan.replacements,
+            replaces_agents=plan.launches != "barrier",
         )
         self.meetings = self._meetings(0)
         self.mailboxes: list[Mailbox] = [Mailbox() for _ in self.tasks]
@@ -260,6 +262,12 @@ class Driver:
                     self.finish = one
                 case ev.ReplaceExecutor():
                     pass
+                case ev.ReplaceAgent(launch, rank):
+                    if not self._launch_of(launch).replace(rank):
+                        no = ev.NotReplaced(self.clock, launch, rank, "its launch has ended")
+                        self.world.after(0, partial(self.when_awake, partial(self.tell, no)))
+                case ev.StartRank(generation, rank, _, view):
+                    self.send(commands.Start(generation, (), None, view=view), (rank,))
 
     def _launch_of(self, number: int) -> Launch:
         return next(each.launch for each in self.world.agents if each.launch.number == number)
@@ -339,21 +347,42 @@ class Launch:
 
     def __init__(self, world: World, number: int, generation: int) -> None:
         self.world, self.number = world, number
-        self.is_over = self._has_failed = False
+        self.is_over = self._has_failed = self._is_cancelled = False
+        self._generation = generation
+        self._retries = itertools.count(1)
         self.agents = [Agent(world, self, rank, generation) for rank in range(world.plan.workers)]
         world.agents += self.agents
 
     def cancel(self) -> None:
+        self._is_cancelled = True
         self.world.after(self.world.random.uniform(0, 2), self._kill_all)
 
     def _kill_all(self) -> None:
         for agent in self.agents:
             agent.end()
 
+    def replace(self, rank: int) -> bool:
+        """Start another agent for a rank."""
+        if self.is_over or self._is_cancelled:
+            return False
+        if self.world.plan.launches != "plain stage":  # where Spark does by itself
+            self._start_again(rank)
+        return True
+
+    def _start_again(self, rank: int) -> None:
+        if not (self.is_over or self._is_cancelled):
+            agent = Agent(self.world, self, rank, self._generation, next(self._retries))
+            self.agents.append(agent)
+            self.world.agents.append(agent)
+
     def ended(self, agent: Agent, *, died: bool) -> None:
         """Note that an agent has ended."""
         soon = self.world.random.uniform(0.05, 1.0)
         is_barrier = self.world.plan.launches == "barrier"
+        if died and self.world.plan.launches == "plain stage" and not self._is_cancelled:
+            # Spark starts the task again, and says nothing.
+            self.world.after(soon, lambda: self._start_again(agent.rank))
+            return
         if died:
             lost = ev.AgentLost, self.number, agent.rank, "its agent has died"
             self._tell_later(soon, *lost)
@@ -374,9 +403,11 @@ class Launch:
 class Agent:
     """An agent: calls the driver again and again, and obeys it."""
 
-    def __init__(self, world: World, launch: Launch, rank: int, generation: int) -> None:
+    def __init__(
+        self, world: World, launch: Launch, rank: int, generation: int, retry: int = 0
+    ) -> None:
         self.world, self.launch, self.rank = world, launch, rank
-        self.name = f"agent-{rank}-{launch.number}"
+        self.name = f"agent-{rank}-{launch.number}-{retry}"
         self.is_alive, self.generation = True, generation
         self.process: Process | None = None
         self._frozen_until = self._deaf_until = self._mute_until = self._slow_until = 0.0
@@ -467,7 +498,7 @@ class Agent:
                 self.end()
             case commands.Start():
                 self.generation = command.generation
-                self.process = Process(self, 0)
+                self.process = Process(self, command.view)
             case commands.Clear() if command.generation == self.generation:
                 if self.process is not None:
                     self.process.end()
@@ -808,11 +839,12 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
     kinds = [fault.kind for fault in plan.faults if fault in world.struck]
     if not kinds and error is not None:
         raise Broken(f"nothing went wrong, and the job failed: {error}")
-    are_kills = set(kinds) == {"kill"} and len(kinds) <= plan.replacements
+    goes_on = {"kill"} if plan.launches == "barrier" else {"kill", "agent killed"}
+    are_kills = set(kinds) <= goes_on and 0 < len(kinds) <= plan.replacements
     is_training = set(world.struck.values()) <= {Phase.TRAINING}
     spaced = all(b.at - a.at > 20 for a, b in itertools.pairwise(plan.faults))
     if are_kills and is_training and spaced and plan.workers > 1 and error is not None:
-        raise Broken(f"a killed process wasn't replaced: {error}")
+        raise Broken(f"who was killed wasn't replaced: {error}")
     named = {f"worker:{fault.rank}" for fault in plan.faults if fault.kind not in DRIVER}
     first = getattr(error, "failures", ())[:1]
     if first and first[0].task not in named and "driver stands still" not in kinds:

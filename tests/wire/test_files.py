@@ -74,9 +74,10 @@ class Driver:
         self.launch(1)
 
     def launch(self, number):
-        self.desk.new_launch(number)
+        self.desk.new_launch(number, 0)
         for rank in range(len(TASKS)):
-            assert self.desk.register({**sender(number, rank), **ABOUT}) == {"accepted": True}
+            answer = self.desk.register({**sender(number, rank), **ABOUT})
+            assert answer == {"accepted": True, "generation": 0}
 
     def put(self, header, *messages):
         """Send a file in messages of one's own."""

@@ -30,7 +30,7 @@ from gridflow._agent.host_load import HostLoad
 from gridflow._agent.reporter import Reporter
 from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
-from gridflow._feed.store import SpoolWriter, records, size_of
+from gridflow._feed.store import SpoolReader, SpoolWriter, records, size_of
 from gridflow._files.disks import is_refusal, refusal
 from gridflow._gpu import devices
 from gridflow._gpu.grant import SparkGpus, take
@@ -167,7 +167,10 @@ class Agent:
             return
         named = {name: asdict(count) for name, count in counts.items()}
         specs = {name: records.encode_specs(each) for name, each in writer.specs.items()}
-        report = Spooled(named, specs, writer.left_out, inflow.report())
+        digests = {}
+        if self.payload.spec.max_replacements:
+            digests = {name: SpoolReader(folder, name).digest() for name in counts}
+        report = Spooled(named, specs, writer.left_out, inflow.report(), digests)
         self._reporter.report(report)
 
     def _supervise(self, folder: Path) -> None:
@@ -240,8 +243,11 @@ class Agent:
         is_complete = all(versions[name] for name in self._runner.needed)
         if is_complete:
             self._runner.warm_up()
-        if not self._register(client, me, versions, port):
+        answer = self._register(client, me, versions, port)
+        if not answer["accepted"]:
             return
+        # A task that Spark has started again knows only in which its launch began.
+        self._runner.generation = answer["generation"]
         self._heartbeat = self._begin_to_beat()
         if self.rank == 0 and not isinstance(gpus, str):
             self._notice_idle_gpus(gpus)
@@ -280,7 +286,7 @@ class Agent:
 
     def _register(
         self, client: CoordinatorClient, me: dict[str, Any], versions: dict[str, str], port: int
-    ) -> bool:
+    ) -> dict[str, Any]:
         address = environment.local_address(self.payload.coordinator)
         message = {
             **me,
@@ -292,7 +298,7 @@ class Agent:
         deadlines, began = self.payload.spec.deadlines, time.monotonic()
         while True:
             try:
-                return bool(client.call("register", message, 5.0)["accepted"])
+                return client.call("register", message, 5.0)
             except pa.ArrowException as error:
                 # It listened before agents existed: if nothing listens, the job has already ended.
                 ended = isinstance(error, flight.FlightUnavailableError)

@@ -44,6 +44,7 @@ class TaskRunner:
     `servers`: They fork training processes; None: each process is started.
     `scratch`: A short path for temporary files.
     `on_end`: Called from another thread once a process has ended.
+    `generation`: Of the process that runs, or is to come.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class TaskRunner:
         self._part = payload.spec.parts[rank]
         self._grant = grant
         self._servers = servers
-        self._generation = payload.generation
+        self.generation = payload.generation
         self._life = self._new_life()
         self._counts: commands.Counts | None = None
         self._setup: child.Setup | None = None
@@ -85,7 +86,7 @@ class TaskRunner:
         return ProcessSupervisor(
             str(self._task),
             self._rank,
-            self._generation,
+            self.generation,
             serves=self._part.serves,
             reporter=self._reporter,
             uploads=self._uploads,
@@ -103,7 +104,7 @@ class TaskRunner:
         if isinstance(grant, str):
             self.fail("gpus", grant)
             return
-        work_dir = self._folder / f"work-{self._generation}"
+        work_dir = self._folder / f"work-{self.generation}"
         work_dir.mkdir(exist_ok=True)  # it is there when a process is replaced
         self._life.start(
             work_dir=work_dir,
@@ -180,7 +181,7 @@ class TaskRunner:
         if any(feature.obey(command) for feature in self._features):
             return
         if isinstance(command, commands.AMONG_RANKS):
-            if command.generation != self._generation:
+            if command.generation != self.generation:
                 return
             if isinstance(command, commands.Replace) and command.rank == self._rank:
                 self._replace(command.view)
@@ -195,7 +196,7 @@ class TaskRunner:
                 self._life.send(command)
             case commands.Inspect():
                 self._life.send(command)
-            case commands.Clear(generation=self._generation):
+            case commands.Clear(generation=self.generation):
                 self._clear(restart=command.restart)
 
     def _start(self, command: commands.Start) -> None:
@@ -225,9 +226,10 @@ class TaskRunner:
             function=str(self._folder / "function"),
             modules=str(self._folder / "modules"),
             spool=str(self._folder / "spool"),
-            results=str(self._folder / f"results-{self._generation}"),
+            results=str(self._folder / f"results-{self.generation}"),
             tensorboard=str(self._folder / "tensorboard"),
             resume=resume,
+            view=command.view,
         )
         self._set_up()
 
@@ -264,8 +266,8 @@ class TaskRunner:
     def _clear(self, *, restart: bool) -> None:
         self.kill()
         self._uploads.drain(_DRAIN_SECONDS)
-        self._reporter.report(reports.Cleared(self._generation))
-        self._generation += 1
+        self._reporter.report(reports.Cleared(self.generation))
+        self.generation += 1
         if restart:
             self.prepare()
 

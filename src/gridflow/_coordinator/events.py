@@ -107,6 +107,15 @@ class RowsUnfit(Event):
 
 
 @dataclass(frozen=True)
+class NotReplaced(Event):
+    """No new agent can take the place of one that is lost, while the others of the group go on."""
+
+    launch: int
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class DriverFailed(Event):
     """The driver itself failed."""
 
@@ -154,6 +163,24 @@ class ReplaceExecutor(Instruction):
 
     launch: int
     rank: int
+
+
+@dataclass(frozen=True)
+class ReplaceAgent(Instruction):
+    """Let the launch start another agent in the place of one that is lost."""
+
+    launch: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class StartRank(Instruction):
+    """Let a new agent take its place in a generation, and its process that in a group (a view)."""
+
+    generation: int
+    rank: int
+    addresses: tuple[str, ...]
+    view: int
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,15 @@ class _Present:
         self.payloads.put(payload)
         return self
 
+    @property
+    def replaces_agents(self) -> bool:
+        """A Spark task can't request another one."""
+        return False
+
+    def replace(self, rank: int) -> bool:  # noqa: ARG002 (as of other launches)
+        """Refuse."""
+        return False
+
     def ended(self) -> None:
         """Note that all agents have ended."""
         if self._listener is not None:

@@ -117,6 +117,7 @@ class JobRun:
             environment=describe(),
             start_timeout=spec.start_timeout,
             max_replacements=spec.max_replacements,
+            replaces_agents=getattr(launcher, "replaces_agents", False),  # others' may not say
         )
         self._machine = self._recorded.machine
         self._latest: CommittedCheckpoint | None = None
@@ -444,7 +445,7 @@ class JobRun:
     def _carry_out(self, instruction: ev.Instruction, payload: AgentPayload) -> None:
         match instruction:
             case ev.BeginLaunch(launch):
-                self._desk.new_launch(launch)
+                self._desk.new_launch(launch, self._machine.generation)
                 self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
                 now = replace(payload, launch=launch, generation=self._machine.generation)
                 self._launches[launch] = self._launcher.launch(now, self.job.data, self)
@@ -454,6 +455,13 @@ class JobRun:
                 executor = self._desk.executors(launch).get(rank)
                 if executor is not None:
                     self._launcher.replace_executor(executor)
+            case ev.ReplaceAgent(launch, rank):
+                why = self._desk.why_not_again(rank)
+                if not why and not self._launches[launch].replace(rank):
+                    why = "Its launch has ended"
+                self._refuse_to_replace(rank, why)
+            case ev.StartRank():
+                self._start_again(instruction)
             case ev.StartGeneration():
                 self._start(instruction)
             case ev.Send(command, ranks):
@@ -487,6 +495,28 @@ class JobRun:
         resume = latest.name if latest else None
         place = latest.place if latest else None
         self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))
+
+    def _start_again(self, begun: ev.StartRank) -> None:
+        """Let a new agent go on where the others of its group are."""
+        why = self._desk.why_not_again(begun.rank)
+        self._refuse_to_replace(begun.rank, why)
+        if why:
+            return
+        # Its process has the state of the others; the function sees that it goes on.
+        latest = None if self._latest is None else self._latest_checkpoint()
+        command = commands.Start(
+            begun.generation,
+            begun.addresses,
+            latest.name if latest else None,
+            latest.place if latest else None,
+            begun.view,
+        )
+        self._desk.start_again(begun.rank, command)
+
+    def _refuse_to_replace(self, rank: int, why: str) -> None:
+        if why:
+            refused = ev.NotReplaced(self._clock.now(), self._machine.launch, rank, why)
+            self._desk.events.put(refused)
 
     def _latest_checkpoint(self) -> CommittedCheckpoint | None:
         latest, unreadable = self._checkpoints.latest()

@@ -24,7 +24,8 @@ connection is noticed before the death that caused it. `choose_cause` then picks
 "All done" means the tasks that are awaited (`gridflow._spec.tasks`): servers are ended, not
 awaited. In EVALUATING, an evaluator may evaluate the last checkpoint; however that ends, the
 training has succeeded by then. A process that the others don't depend on is replaced while they
-go on.
+go on. Those of a group go on as soon as a rank that is lost has a new process, which its agent
+starts, or a new agent, which the launch does.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class JobMachine:
     `needs`: Packages that every task must have.
     `environment`: The driver's versions. Default: only gridflow's.
     `max_replacements`: How many ranks of the group may be replaced while the others go on.
+    `replaces_agents`: Whether they also may if their agent is gone.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class JobMachine:
         needs: Sequence[str] = ("tensorflow",),
         environment: Mapping[str, str] | None = None,
         max_replacements: int = 0,
+        replaces_agents: bool = False,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
@@ -117,7 +120,7 @@ class JobMachine:
         trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
         self._chief = trains[:1]
         self._group = trains if max_replacements and len(trains) > 1 else ()
-        self.max_replacements = max_replacements
+        self.max_replacements, self._replaces_agents = max_replacements, replaces_agents
         #: Why ranks of the group were replaced, in all generations.
         self.replaced: list[TaskFailure] = []
         self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
@@ -161,7 +164,7 @@ class JobMachine:
                 return self._launch_ended(event)
             case ev.Registered():
                 return self._registered(event.at, event.agent)
-            case ev.AgentLost() | ev.AgentLeaving():
+            case ev.AgentLost() | ev.AgentLeaving() | ev.NotReplaced():
                 return self._departure(event)
             case ev.TaskWaits() if event.generation == self.generation:
                 doing = event.function and f"waits in {event.function}"
@@ -239,9 +242,14 @@ class JobMachine:
             return []
         member = self._members[agent.rank]
         if member.agent and member.agent != agent.agent and self.phase is not Phase.RELAUNCHING:
-            # Spark restarted the task by itself: the previous agent is gone.
-            detail = "its agent was replaced when Spark retried the task"
-            return self._agent_lost(at, agent.rank, detail)
+            todo = []
+            if not member.lost:
+                # Spark restarted the task by itself: the previous agent is gone.
+                detail = "its agent was replaced when Spark retried the task"
+                todo = self._agent_lost(at, agent.rank, detail, has_new=True)
+            if agent.rank in self._coming and self.phase is Phase.TRAINING:
+                todo += self._take_place(at, agent)
+            return todo
         member.agent, member.host, member.address = agent.agent, agent.host, agent.address
         member.environment = agent.environment
         member.last_heard = at
@@ -251,23 +259,68 @@ class JobMachine:
 
     # How agents and launches end -----------------------------------------------------------------
 
-    def _departure(self, event: ev.AgentLost | ev.AgentLeaving) -> list[ev.Instruction]:
+    def _departure(
+        self, event: ev.AgentLost | ev.AgentLeaving | ev.NotReplaced
+    ) -> list[ev.Instruction]:
         if event.launch != self.launch:
             return []
+        if isinstance(event, ev.NotReplaced):
+            return self._not_replaced(event)
         if isinstance(event, ev.AgentLost):
             return self._agent_lost(event.at, event.rank, event.detail)
         return self._agent_leaving(event.at, event.rank, event.detail)
 
     def _agent_lost(
-        self, at: float, rank: int, detail: str, *, died: bool = True
+        self, at: float, rank: int, detail: str, *, died: bool = True, has_new: bool = False
     ) -> list[ev.Instruction]:
+        """Note that an agent is gone.
+
+        `has_new`: Whether there is another one in its place already.
+        """
         member = self._members[rank]
-        if member.lost or self._ending:
+        if self._ending or (member.lost and rank not in self._coming):
             return []
+        if rank in self._coming:  # the new one didn't even register
+            return self._fail(at, self._loss(at, rank, detail))
         member.lost, member.died = True, died
         if died:
             member.last_heard = at
-        return self._fail(at, self._loss(at, rank, detail))
+        loss = self._loss(at, rank, detail)
+        if not (self._replaces_agents and died and self._can_go_on(rank, loss)):
+            return self._fail(at, loss)
+        self._coming.add(rank)
+        words = f"{loss.task}: {loss.summary}. A new agent takes its place; the others wait for it."
+        todo = self._regroup(at, loss, words, tuple(each for each in self._group if each != rank))
+        return todo if has_new else [*todo, ev.ReplaceAgent(self.launch, rank)]
+
+    def _take_place(self, at: float, agent: Registration) -> list[ev.Instruction]:
+        """Let a new agent go on in the place of one that is lost."""
+        rank, host = agent.rank, agent.host
+        self._coming.discard(rank)
+        self._members[rank] = Member(
+            agent.agent, host, agent.address, agent.environment, last_heard=at
+        )
+        self._members[rank].up_by = at + self.start_timeout
+        self._replacements.watch(rank)
+        self._lost_agents.watch(rank)
+        failures = environment_failures(
+            {self.tasks[rank]: (host, agent.environment)},
+            self.generation,
+            needs=self.needs,
+            driver=self.environment,
+        )
+        if failures:
+            return self._fail(at, failures[0])
+        addresses = tuple(member.address for member in self._members)
+        return [ev.StartRank(self.generation, rank, addresses, self._view)]
+
+    def _not_replaced(self, event: ev.NotReplaced) -> list[ev.Instruction]:
+        loss = self._unhealed.pop(event.rank, None)
+        if loss is None or self._ending:
+            return []
+        self._coming.discard(event.rank)
+        self.replaced.remove(loss)
+        return self._fail(event.at, replace(loss, summary=f"{loss.summary}. {event.reason}"))
 
     def _agent_leaving(self, at: float, rank: int, detail: str) -> list[ev.Instruction]:
         member = self._members[rank]
@@ -297,7 +350,7 @@ class JobMachine:
         return self._next_generation(at)
 
     def _task_failed(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
-        if self._ending:
+        if self._ending or rank in self._coming:
             return []
         member = self._members[rank]
         member.armed = False
@@ -448,29 +501,35 @@ class JobMachine:
         #: the rank's new process has made no step yet.
         self._view = 0
         self._unhealed: dict[int, TaskFailure] = {}
+        #: Ranks of the group whose agents are gone, and whose new ones have yet to register.
+        self._coming: set[int] = set()
 
     # Failure -------------------------------------------------------------------------------------
 
     def _can_replace(self, rank: int, failure: TaskFailure) -> bool:
         member = self._members[rank]
-        if self.phase is not Phase.TRAINING or member.lost:
-            return False
-        if not KINDS[failure.kind].is_replaced:
+        if member.lost or not KINDS[failure.kind].is_replaced:
             return False
         if rank in self._group:
             return self._can_go_on(rank, failure)
-        return self.parts[rank].is_replaced and member.replacements < MOST_REPLACEMENTS
+        is_replaced = self.phase is Phase.TRAINING and self.parts[rank].is_replaced
+        return is_replaced and member.replacements < MOST_REPLACEMENTS
 
     def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
-        """Return whether the group goes on once a rank has a new process."""
+        """Return whether the group goes on once a rank has a new process, or a new agent."""
+        if self.phase is not Phase.TRAINING or rank not in self._group:
+            return False
         if len(self.replaced) >= self.max_replacements or self._saves_to_move is not None:
             return False
         # What a program does to itself twice, it will do again.
-        is_programs = failure.signal != "SIGKILL"
+        is_programs = failure.signal != "SIGKILL" and failure.kind != "lost"
         if is_programs and any(_are_alike(failure, each) for each in self.replaced):
             return False
-        members = [self._members[rank] for rank in self._group]
-        if any(each.lost or each.succeeded for each in members):
+        if failure.kind == PREEMPTED or any(
+            self._members[each].succeeded or (self._members[each].lost and each not in self._coming)
+            for each in self._group
+            if each != rank
+        ):
             return False
         # One must be left that knows the state of the training.
         return len({*self._unhealed, rank}) < len(self._group)
@@ -481,16 +540,25 @@ class JobMachine:
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
-        told = commands.Replace(self.generation, rank)
         if rank not in self._group:
-            return [ev.Say(words), ev.Send(told, (rank,))]
+            return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
+        return self._regroup(at, failure, words, self._group)
+
+    def _regroup(
+        self, at: float, failure: TaskFailure, words: str, told: tuple[int, ...]
+    ) -> list[ev.Instruction]:
+        """Let the group form again, with a new process of the rank that has failed."""
+        rank = next(each for each in self._group if str(self.tasks[each]) == failure.task)
+        member = self._members[rank]
+        member.ready, member.up_by = False, at + self.start_timeout
+        self._replacements.watch(rank)
         self.replaced.append(failure)
         self._view += 1
         self._unhealed[rank] = failure
         for each in self._group:
             self._members[each].armed = False  # until it makes steps in the new group
         words = f"{words} {len(self.replaced)} of max_replacements={self.max_replacements}."
-        return [ev.Say(words), ev.Send(replace(told, view=self._view), self._group)]
+        return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank, self._view), told)]
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
@@ -498,7 +566,7 @@ class JobMachine:
             return [ev.Say(words), *self._close(at, None)]
         # What others report of a group that didn't get over a failure is a consequence of it.
         self.failures += self._unhealed.values()
-        self._unhealed = {}
+        self._unhealed, self._coming = {}, set()
         self.failures.append(failure)
         if self.phase is Phase.CLEARING:
             return self._advance(at)
@@ -591,8 +659,11 @@ class JobMachine:
         """Check whether the processes that replace dead ones have started."""
         for rank in self._replacements.due(at):
             limit = self.start_timeout
-            text = f"was restarted and did not come up within {limit:g} seconds"
             self._members[rank].up_by = None
+            if rank in self._coming:
+                detail = f"no agent came in its place within {limit:g} seconds (start_timeout)"
+                return self._fail(at, self._loss(at, rank, detail))
+            text = f"was restarted and did not come up within {limit:g} seconds"
             return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
 

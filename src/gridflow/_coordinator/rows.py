@@ -71,7 +71,15 @@ class Unfit:
     reason: str
 
 
-RowsAction: TypeAlias = SendTo | SendAll | Forget | Unfit
+@dataclass(frozen=True)
+class Differ:
+    """A rank's rows, computed once more, aren't what they were."""
+
+    rank: int
+    reason: str
+
+
+RowsAction: TypeAlias = SendTo | SendAll | Forget | Unfit | Differ
 
 
 class Specs:
@@ -135,6 +143,10 @@ class LaunchRows:
         self._lent: set[str] = set()
         self._arriving: dict[int, Mapping[str, int]] = {}
         self._told: commands.Arrived | None = None
+        self._settled: commands.Counts | None = None
+        #: What identifies a rank's rows, by dataset, and which ranks have them computed once more.
+        self._digests: dict[int, Mapping[str, str]] = {}
+        self._again: set[int] = set()
 
     @property
     def counts(self) -> list[dict[str, DatasetCounts]]:
@@ -150,6 +162,9 @@ class LaunchRows:
     def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
         """Note a rank's rows: all of its own, or those it has borrowed."""
         new = {name: DatasetCounts(**fields) for name, fields in report.counts.items()}
+        if rank in self._again:
+            return self._came_again(rank, report, new)
+        self._digests[rank] = report.digests
         self._counts[rank] = {**self._counts.get(rank, {}), **new}
         for name, reasons in report.left_out.items():
             known = self._left_out.setdefault(name, dict(self._never_fed.get(name, {})))
@@ -163,6 +178,34 @@ class LaunchRows:
         if len(self.counts) < len(self._fed):
             return self._tell()
         return self._settle()
+
+    def why_not_again(self, rank: int) -> str:
+        """Return why a rank's rows can't be computed once more; empty if they can."""
+        if self.phase is not RowsPhase.SETTLED and rank in self._fed:
+            return "Not all ranks had their rows yet, so the group can't go on without it"
+        if any(count.borrowed for count in self._counts.get(rank, {}).values()):
+            return "It had borrowed its rows, so the group can't go on without it"
+        return ""
+
+    def come_again(self, rank: int) -> None:
+        """Note that a new agent takes a rank's place, and computes its rows once more."""
+        self._again.add(rank)
+
+    def _came_again(
+        self, rank: int, report: Spooled, new: dict[str, DatasetCounts]
+    ) -> list[RowsAction]:
+        """Tell a rank what the others know, if its rows are what they were."""
+        self._again.discard(rank)
+        assert self._settled is not None
+        if new == self._counts[rank] and report.digests == self._digests[rank]:
+            return [SendTo(rank, self._settled)]
+        names = (name for name in new if report.digests[name] != self._digests[rank].get(name))
+        reason = (
+            f"Its rows of {next(names)!r}, computed once more, are others, or in another order, so "
+            "the group can't go on from where it was"
+        )
+        self._counts[rank], self._digests[rank] = new, report.digests
+        return [Differ(rank, reason), *self._settle()]
 
     def arriving(self, rank: int, report: Arriving) -> list[RowsAction]:
         """Note how many rows a rank has so far."""
@@ -238,4 +281,5 @@ class LaunchRows:
             self._left_out,
             {name: dict(columns) for name, columns in nulls.items()},
         )
+        self._settled = told
         return [SendAll(told), *(Forget(name) for name in sorted(self._lent))]

@@ -117,7 +117,7 @@ class RpcHandler:
         self._console, self._journal, self._observed = console, journal, observed
         self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
-        self._launch, self._never_fed = 0, left_out or {}
+        self._launch, self._generation, self._never_fed = 0, 0, left_out or {}
         self._rows = LaunchRows(self._fed, self._never_fed)
         self._streams = LaunchStreams(self._pushed)
         self._mailboxes = [_Mailbox() for _ in parts]
@@ -131,10 +131,10 @@ class RpcHandler:
 
     # For the job's loop --------------------------------------------------------------------------
 
-    def new_launch(self, launch: int) -> None:
-        """Forget the agents of the previous launch."""
+    def new_launch(self, launch: int, generation: int) -> None:
+        """Forget the agents of the previous launch; the next generation begins with it."""
         with self._lock:
-            self._launch = launch
+            self._launch, self._generation = launch, generation
             self._mailboxes = [_Mailbox() for _ in self._tasks]
             self._rows = LaunchRows(self._fed, self._never_fed)
             self._streams = LaunchStreams(self._pushed, was=self._streams)
@@ -153,12 +153,26 @@ class RpcHandler:
     def start(self, command: commands.Start) -> None:
         """Start a generation on every agent."""
         with self._lock:
+            self._generation = command.generation
             self._meetings = self._new_meetings(command.generation)
             self.not_finite = None
             self.data_served.clear()
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
+
+    def start_again(self, rank: int, command: commands.Start) -> None:
+        """Let a new agent take its place in a generation."""
+        with self._lock:
+            self._rows.come_again(rank)
+            self._send(rank, command)
+
+    def why_not_again(self, rank: int) -> str:
+        """Return why a rank's rows can't come to a new agent; empty if they can."""
+        with self._lock:
+            if self._streams.is_used:
+                return "Rows were pushed to it, so the group can't go on without it"
+            return self._rows.why_not_again(rank)
 
     def receivers(self, stream: str) -> tuple[str, ...] | None:
         """Return where to send a stream's rows, by rank; None while some rank isn't ready.
@@ -231,14 +245,14 @@ class RpcHandler:
         one = parse(AN_AGENT, "a registration", message, headers.Registration)
         with self._lock:
             if one.launch != self._launch or one.rank >= len(self._mailboxes):
-                return {"accepted": False}
+                return {"accepted": False, "generation": self._generation}
             box = self._mailboxes[one.rank]
             if box.agent not in ("", one.agent):
                 box = self._mailboxes[one.rank] = _Mailbox()
             box.agent, box.executor, box.host = one.agent, one.executor, one.host
             self._tell_of(one.rank, "registered")
             self.events.put(ev.Registered(self._clock.now(), one))
-        return {"accepted": True}
+            return {"accepted": True, "generation": self._generation}
 
     def sync(self, message: dict[str, Any]) -> dict[str, Any]:
         """Handle reports (each once, however often it is sent); return the waiting commands."""
@@ -503,6 +517,11 @@ class RpcHandler:
                         for name, count in counts.items():
                             self.ledger.set_counts(name, place, count)
                     self._broadcast(action.command)
+                case rows.Differ():
+                    other = ev.NotReplaced(
+                        self._clock.now(), self._launch, action.rank, action.reason
+                    )
+                    self.events.put(other)
                 case rows.Forget():
                     self._files.loan(action.dataset).unlink(missing_ok=True)
                 case rows.Unfit():

@@ -183,6 +183,10 @@ def _text(instruction: ev.Instruction) -> str:
             return f"cancel launch {launch}"
         case ev.ReplaceExecutor(_, rank):
             return f"replace the executor of rank {rank}"
+        case ev.ReplaceAgent(_, rank):
+            return f"replace the agent of rank {rank}"
+        case ev.StartRank(_, rank):
+            return f"start rank {rank}"
         case ev.Finish(error, interrupted):
             why = "interrupted" if interrupted else "success"
             return f"finish: {why if error is None else type(error).__name__}"
@@ -274,6 +278,8 @@ def story(event: ev.Event, tasks: Sequence[Task]) -> str:
             words = f"the driver has stood still for {seconds:.1f} s"
         case ev.RowsUnfit(_, reason):
             words = f"rows can't be fed: {reason}"
+        case ev.NotReplaced(_, _, _, reason):
+            words = f"{task} isn't replaced: {reason}"
         case ev.DriverFailed(_, error):
             words = f"the driver fails: {error}"
         case ev.Interrupted():

@@ -105,6 +105,13 @@ class Launch(Protocol):
         """Return what keeps its agents from starting; empty if unknown."""
         ...
 
+    def replace(self, rank: int) -> bool:
+        """Start an agent in the place of one that is gone; return whether one will come.
+
+        It is called only if the launcher `replaces_agents`.
+        """
+        ...
+
     def cancel(self) -> None:
         """End its agents from outside; return at once. The listener is told."""
         ...
@@ -119,7 +126,15 @@ class Launcher(Protocol):
 
     The user's object holds settings. Each job gets its own object from `for_job`, so that jobs that
     run at the same time share no state.
+
+    `replaces_agents`: Whether the other agents of a launch go on when one is lost, and another one
+        can come in its place.
     """
+
+    @property
+    def replaces_agents(self) -> bool:
+        """See the class."""
+        ...
 
     def for_job(self) -> Launcher:
         """Return a launcher with the same settings that has launched nothing."""

@@ -48,6 +48,11 @@ class LocalLauncher:
         self._rows: list[FileRows] | None = None
         self._stack = contextlib.ExitStack()
 
+    @property
+    def replaces_agents(self) -> bool:
+        """Another process can always be started."""
+        return True
+
     def for_job(self) -> LocalLauncher:
         """Return a new launcher."""
         return LocalLauncher()
@@ -167,18 +172,27 @@ class LocalLaunch:
         listener: LaunchListener,
         places: Sequence[int] | None = None,
     ) -> None:
-        of_rank = dict(zip(payload.spec.fed, rows, strict=False))
+        self._payload, self._listener = payload, listener
+        self._rows = dict(zip(payload.spec.fed, rows, strict=False))
         mine = range(len(payload.spec.tasks)) if places is None else places
-        started = {rank: AgentProcess(payload, rank, of_rank.get(rank)) for rank in mine}
+        self._lock = threading.Lock()
+        self._left, self._is_cancelled = len(mine), False
+        started = {rank: AgentProcess(payload, rank, self._rows.get(rank)) for rank in mine}
         self._agents = list(started.values())
-        watcher = threading.Thread(
-            target=_watch,
-            args=(payload, started, listener),
-            name="gridflow-local",
-            daemon=True,
-        )
-        watcher.start()
-        self._threads = [watcher]
+        self._threads: list[threading.Thread] = []
+        for rank, agent in started.items():
+            self._in_thread(self._watch, rank, agent)
+
+    def replace(self, rank: int) -> bool:
+        """Start another agent, from the thread that has started the first ones."""
+        with self._lock:
+            if not self._left or self._is_cancelled:
+                return False
+            agent = AgentProcess(self._payload, rank, self._rows.get(rank))
+            self._left += 1
+            self._agents.append(agent)
+        self._in_thread(self._watch, rank, agent)
+        return True
 
     def obstacle(self) -> str:
         """Return an empty string: nothing is known."""
@@ -186,16 +200,36 @@ class LocalLaunch:
 
     def cancel(self) -> None:
         """Ask the agents to end, and kill those that don't; return at once."""
-        args = (self._agents,)
-        thread = threading.Thread(target=_end, args=args, name="gridflow-end", daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        with self._lock:
+            self._is_cancelled = True
+            self._in_thread(_end, list(self._agents))
 
     def close(self) -> None:
         """End the agents, and wait for them."""
         self.cancel()
         for thread in self._threads:
             thread.join()
+
+    def _in_thread(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, name="gridflow-local", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _watch(self, rank: int, agent: AgentProcess) -> None:
+        """Tell how an agent ends, and when the last one has."""
+        from gridflow._agent.process import signal_name
+
+        code = agent.process.wait()
+        words = agent.words()
+        if code != 0:
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+            detail = f"its agent {how}. {words}".rstrip(". ")
+            self._listener.agent_lost(self._payload.launch, rank, detail)
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._listener.launch_ended(self._payload.launch, None)
 
 
 def _end(agents: list[AgentProcess]) -> None:
@@ -209,31 +243,3 @@ def _end(agents: list[AgentProcess]) -> None:
             process.wait(_TERM_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def _watch(
-    payload: AgentPayload,
-    agents: Mapping[int, AgentProcess],
-    listener: LaunchListener,
-) -> None:
-    threads = [
-        threading.Thread(target=_watch_one, args=(payload, rank, agent, listener), daemon=True)
-        for rank, agent in agents.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    listener.launch_ended(payload.launch, None)
-
-
-def _watch_one(
-    payload: AgentPayload, rank: int, agent: AgentProcess, listener: LaunchListener
-) -> None:
-    from gridflow._agent.process import signal_name
-
-    code = agent.process.wait()
-    words = agent.words()
-    if code != 0:
-        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-        listener.agent_lost(payload.launch, rank, f"its agent {how}. {words}".rstrip(". "))

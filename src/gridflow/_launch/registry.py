@@ -36,6 +36,12 @@ def detached(launcher: Launcher) -> Launcher:
     return make()  # type: ignore[no-any-return]
 
 
+def replacing(launcher: Launcher) -> Launcher:
+    """Return a launcher whose agents go on when one of them is lost, if it can be told so."""
+    make = getattr(launcher, "replacing", None)
+    return launcher if make is None else make()
+
+
 def launcher_of(given: Any) -> Launcher | None:
     """Return the launcher that a user gave, as an object or by name; None if not given.
 

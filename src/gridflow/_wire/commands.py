@@ -20,6 +20,7 @@ class Start(Command):
     `addresses`: Address of each task, in order.
     `resume`: Name of the checkpoint to resume from.
     `place`: Place of that checkpoint.
+    `view`: If this agent takes another's place: the group in which its process does.
     """
 
     kind: ClassVar[str] = "start"
@@ -27,6 +28,7 @@ class Start(Command):
     addresses: tuple[str, ...]
     resume: str | None
     place: Place | None = None
+    view: int = 0
 
 
 @dataclass(frozen=True)

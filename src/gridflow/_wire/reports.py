@@ -32,6 +32,7 @@ class Spooled(Report):
     `left_out`: dict of dataset to dict of column to reason.
     `inflow`: How they came: in ``inflow`` seconds, of which ``upstream`` passed in waiting for
         those who compute them, and ``inflow_bytes``. Empty for rows of another rank.
+    `digests`: What tells a dataset's rows from others, if agents are replaced.
     """
 
     kind: ClassVar[str] = "spooled"
@@ -39,6 +40,7 @@ class Spooled(Report):
     specs: dict[str, Any]
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
     inflow: dict[str, float] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,10 @@ class DetachedLaunch(PassesOn):
         """Return what Spark runs instead of the tasks that start the agents."""
         return "" if self._is_started else self._starting.obstacle()
 
+    def replace(self, rank: int) -> bool:  # noqa: ARG002 (as of other launches)
+        """Refuse: the tasks that have started the agents have ended."""
+        return False
+
     def cancel(self) -> None:
         """Tell the agents to end; return at once."""
         with self._changed:

@@ -39,7 +39,9 @@ class SparkLaunch:
     `stages` (sequence of (places, GpuNeed)): The tasks of each stage.
     `make_frame`: Returns the DataFrame whose last stage runs these agents.
     `has_data`: Whether Spark computes the user's rows.
-    `is_barrier`: Whether the stages are barrier stages.
+    `is_barrier`: Whether the stages are barrier stages, whose tasks all end with one of them.
+        Otherwise Spark starts a task again that is lost.
+    `is_dynamic`: Whether executors come and go.
     `check`: Called before the first stage, as part of the launch; its error ends the launch.
     """
 
@@ -53,10 +55,12 @@ class SparkLaunch:
         *,
         has_data: bool,
         is_barrier: bool,
+        is_dynamic: bool = False,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._spark, self._payload, self._listener = spark, payload, listener
         self._make_frame, self._has_data, self._is_barrier = make_frame, has_data, is_barrier
+        self._is_dynamic = is_dynamic
         self._check, self._first = check, stages[0][0]
         self._tag = f"gridflow-{payload.job}-{payload.launch}"
         self._lock = threading.Lock()
@@ -71,7 +75,7 @@ class SparkLaunch:
             make_thread(spark, partial(self._run, places, need), self._tag)
             for places, need in stages
         ]
-        self._watch = ClusterWatch(spark, payload.launch, listener, is_dynamic=not is_barrier)
+        self._watch = ClusterWatch(spark, payload.launch, listener, is_dynamic=is_dynamic)
         for job in self._jobs:
             job.start()
 
@@ -83,6 +87,10 @@ class SparkLaunch:
             len(self._payload.spec.tasks),
             time.monotonic() - self._began,
         )
+
+    def replace(self, rank: int) -> bool:  # noqa: ARG002 (as of other launches)
+        """Let Spark start the task again, which it does by itself while its stage runs."""
+        return not (self._is_barrier or self._is_cancelled or self._all_ended.is_set())
 
     def cancel(self) -> None:
         """Cancel the Spark jobs; return at once."""
@@ -130,7 +138,7 @@ class SparkLaunch:
             name_this_thread(self._spark, f"gridflow job {self._payload.job}")
             if self._check is not None and places == self._first:
                 self._check()
-            if not self._is_barrier:
+            if self._is_dynamic:
                 ask_for_executors(self._spark, is_dynamic=True)
             elif launch > 1:
                 wait_for_room(self._spark, len(places), lambda: self._is_cancelled)

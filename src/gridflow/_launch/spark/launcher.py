@@ -77,6 +77,9 @@ class SparkLauncher:
         has one partition per rank.
     detached : bool, default False
         Whether agents release their slots. Set it with ``LaunchOptions(detached=True)``.
+    replaces_agents : bool, default False
+        Whether Spark starts the task of a lost agent again while the others go on. Set it with
+        ``Restarts(max_replacements=)``.
 
     Raises
     ------
@@ -90,6 +93,7 @@ class SparkLauncher:
         *,
         repartition: Repartition = "auto",
         detached: bool = False,
+        replaces_agents: bool = False,
     ) -> None:
         from gridflow._feed.ingest.partitions import check_repartition
 
@@ -100,16 +104,30 @@ class SparkLauncher:
         self._repartition = repartition
         self._source: tuple[Mapping[str, Any], FrameSource] | None = None
         self._launched = 0
-        self._is_detached = detached
+        self._is_detached, self._replaces_agents = detached, replaces_agents
         self._kept: Collection[str] = ()
 
     def for_job(self) -> SparkLauncher:
         """Return a new launcher for the same session."""
-        return SparkLauncher(self._spark, repartition=self._repartition, detached=self._is_detached)
+        return SparkLauncher(
+            self._spark,
+            repartition=self._repartition,
+            detached=self._is_detached,
+            replaces_agents=self._replaces_agents,
+        )
 
     def detached(self) -> SparkLauncher:
         """Return a launcher whose agents release their slots for other tasks."""
         return SparkLauncher(self._spark, repartition=self._repartition, detached=True)
+
+    def replacing(self) -> SparkLauncher:
+        """Return a launcher whose agents go on when one of them is lost, and is started again."""
+        return SparkLauncher(self._spark, repartition=self._repartition, replaces_agents=True)
+
+    @property
+    def replaces_agents(self) -> bool:
+        """Whether Spark starts the task of a lost agent again while the others go on."""
+        return self._replaces_agents
 
     def place(
         self,
@@ -124,7 +142,7 @@ class SparkLauncher:
         refuse_stopped(self._spark)
         source = self._source_of(data)
         fed = range(num_tasks) if fed is None else fed
-        source.check(len(fed), is_barrier=not self._is_dynamic())
+        source.check(len(fed), is_barrier=not self._is_plain())
         refuse_speculation(self._setting)
         if self._is_detached:
             detached_launch.refuse(data, gpus, is_dynamic=self._is_dynamic())
@@ -155,7 +173,7 @@ class SparkLauncher:
         master = self._setting("spark.master", "connect")
         details = {
             **({"slots": "released once the agents run"} if self._is_detached else {}),
-            "stage": "plain (dynamic allocation is on)" if self._is_dynamic() else "barrier",
+            "stage": f"plain ({plain})" if (plain := self._why_plain()) else "barrier",
             "spark": self._spark.version,
             **source.details(),
         }
@@ -203,7 +221,8 @@ class SparkLauncher:
             make_frame,
             listener,
             has_data=bool(data),
-            is_barrier=not self._is_dynamic(),
+            is_barrier=not self._is_plain(),
+            is_dynamic=self._is_dynamic(),
             check=self._refuse_unreachable(payload),
         )
 
@@ -216,7 +235,8 @@ class SparkLauncher:
         """Start agents that outlive the tasks which start them."""
 
         def frame_of(body: Any, places: tuple[int, ...], need: GpuNeed) -> DataFrame:
-            return self._stage(self._spark.range(0, len(places), 1, len(places)), body, need)
+            frame = self._spark.range(0, len(places), 1, len(places))
+            return self._stage(frame, body, need, barrier=True)
 
         host, _ = self._driver_addresses()
         return DetachedLaunch(self._spark, payload, stages, frame_of, listener, host)
@@ -282,7 +302,7 @@ class SparkLauncher:
             if data:
                 frame, rows = self._source_of(data).stage(len(places), spec.feed.columns)
             shares = self._gpu_settings().shares if need.count is None else 1
-            return self._stage(frame, make_body(places, rows, shares), need, schema)
+            return self._stage(frame, make_body(places, rows, shares), need, schema, barrier=True)
 
         return whole, whole.rows(make_frame)
 
@@ -324,16 +344,21 @@ class SparkLauncher:
             frame = self._spark.range(0, num_tasks, 1, num_tasks)
         settings = self._gpu_settings()
         body = agent_body(payload, places, rows, settings.shares if need.count is None else 1)
-        return self._stage(frame, body, need)
+        return self._stage(frame, body, need, barrier=not self._is_plain())
 
     def _stage(
-        self, frame: DataFrame, body: Any, need: GpuNeed, schema: str = "rank int"
+        self,
+        frame: DataFrame,
+        body: Any,
+        need: GpuNeed,
+        schema: str = "rank int",
+        *,
+        barrier: bool,
     ) -> DataFrame:
         """Return the stage whose tasks run a function, with their GPUs."""
         settings = self._gpu_settings()
         amount = settings.stage_amount(need)
         profile = None if amount is None else make_profile(amount, settings, self._setting)
-        barrier = not self._is_dynamic()
         return frame.mapInArrow(body, schema, barrier=barrier, profile=profile)
 
     def _refuse_full(self) -> None:
@@ -366,6 +391,15 @@ class SparkLauncher:
 
     def _is_dynamic(self) -> bool:
         return is_dynamic(self._setting)
+
+    def _is_plain(self) -> bool:
+        return bool(self._why_plain())
+
+    def _why_plain(self) -> str:
+        """Return why the agents' stage isn't a barrier stage; empty if it is one."""
+        if self._is_dynamic():
+            return "dynamic allocation is on"
+        return "lost agents are replaced" if self._replaces_agents else ""
 
     def _driver_addresses(self) -> tuple[str, str]:
         """Return the address that Spark's driver binds, and its name for executors."""

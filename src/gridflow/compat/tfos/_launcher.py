@@ -103,6 +103,7 @@ class ClusterLauncher(SparkLauncher):
             listener,
             has_data=False,
             is_barrier=not self._is_dynamic(),
+            is_dynamic=self._is_dynamic(),
         )
 
 
@@ -120,6 +121,10 @@ class _Joined(PassesOn):
     def obstacle(self) -> str:
         """Return the reasons why agents aren't up yet."""
         return " ".join(filter(None, (part.obstacle() for part in self.parts)))
+
+    def replace(self, rank: int) -> bool:
+        """Refuse: a cluster of nodes ends with the first that is lost."""
+        return False
 
     def cancel(self) -> None:
         """Stop all agents, without waiting."""
