@@ -161,7 +161,7 @@ def test_where_the_launch_cant_bring_another_agent_the_group_ends():
 def test_a_lost_agent_has_a_successor_that_takes_its_place():
     story = training(agents=True)
     say, told, replaces = is_lost(story)
-    assert "A new agent takes its place" in say.text
+    assert "The others wait for an agent in its place" in say.text
     assert told == ev.Send(commands.Replace(0, 1, 1), (0, 2))
     assert replaces == ev.ReplaceAgent(1, 1)
     (starts,) = story.register(1, agent="successor")
@@ -218,10 +218,37 @@ def test_without_a_successor_the_loss_ends_the_group(end):
     assert ("Rows were pushed to it" in error.first.summary) == (end == "refused")
 
 
-def test_an_agent_that_is_only_silent_has_no_successor():
+def is_silent(story, seconds):
+    return story.wait(seconds, silent=[1])
+
+
+def test_an_agent_that_was_only_silent_takes_its_own_place():
     story = training(agents=True)
-    story.wait(12, silent=[1])
-    assert story.phase is not Phase.TRAINING
+    say, told = is_silent(story, 12)
+    assert "no heartbeat" in say.text
+    assert told == ev.Send(commands.Replace(0, 1, 1), (0, 2))
+    is_silent(story, 10)
+    assert story.hears(1) == [ev.Send(commands.Replace(0, 1, 1), (1,))]
+    comes_back(story, 1)
+    story.wait(60)
+    assert story.phase is Phase.TRAINING
+
+
+def test_an_agent_that_stays_silent_ends_the_group():
+    story = training(agents=True)
+    is_silent(story, 29)
+    assert story.phase is Phase.TRAINING
+    is_silent(story, 5)
+    assert story.finished().error.first.summary.startswith("no heartbeat")
+
+
+def test_once_a_silent_agent_is_gone_another_one_is_started():
+    story = training(agents=True)
+    is_silent(story, 12)
+    assert is_lost(story) == [ev.ReplaceAgent(1, 1)]
+    is_silent(story, 90)
+    assert story.phase is Phase.TRAINING
+    assert story.register(1, agent="successor") == [ev.StartRank(0, 1, ("h0:1", "h1:1", "h2:1"), 1)]
 
 
 def test_a_successor_with_other_packages_ends_the_job():

@@ -81,8 +81,9 @@ def test_ranks_exchange_logs_only_if_one_of_them_looks():
     first, second = distributor.run(learn, data=ROWS).values
     for name in ("nobody", "nobody again", "several steps at once", "own step, nobody"):
         assert STEPS <= first[name][0] < STEPS + 20
+    # Who looks at the logs of a step may also stop after it: ranks tell each other.
     for name in ("somebody", "the chief", "own step, somebody"):
-        assert 2 * STEPS <= first[name][0] < 2 * STEPS + 20
+        assert 3 * STEPS <= first[name][0] < 3 * STEPS + 20
     for name in first.keys() - {"train_on_batch"}:
         assert first[name][0] == second[name][0]
         assert first[name][2] == second[name][2]

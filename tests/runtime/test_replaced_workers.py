@@ -1,4 +1,7 @@
-"""A rank's process dies, and the others go on in theirs as soon as it has a new one."""
+"""A rank's process dies, or all of its agent, and the others go on in their processes.
+
+They do so as soon as there is a new one in its place.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ X = _RNG.normal(size=(200, 4)).astype(np.float32)
 ROWS = {"x": X, "y": X[:, 0] ** 2}
 
 
-def train(ctx, deaths, folder, flavour="keras", fits=1):
+def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
     """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps.
 
     Instead of a step: "again", as the fit begins once more after another death. With two fits,
-    steps of the first one count up to 0.
+    steps of the first one count up to 0. The victim is its process, its agent, or the executor.
     """
     import importlib
+
+    from gridflow._agent.executor import executor_above
+    from gridflow.testing.deaths import agent_of_this_task
 
     keras = importlib.import_module(flavour)
     before = ctx.all_gather(os.getpid())
@@ -45,7 +51,10 @@ def train(ctx, deaths, folder, flavour="keras", fits=1):
         mark = Path(folder, f"{ctx.rank}-{when}")
         if when in deaths.get(ctx.rank, ()) and not mark.exists():
             mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            agent = agent_of_this_task()
+            pids = {"process": os.getpid(), "agent": agent}
+            os.kill(pids[victim] if victim in pids else executor_above(agent).pid, signal.SIGKILL)
+            time.sleep(60)
 
     class Dies(keras.callbacks.Callback):
         def __init__(self, before=0):
@@ -149,13 +158,26 @@ def test_a_new_process_passes_over_the_fits_that_the_others_have_behind_them(tmp
     assert values[1]["first"] == [values[0]["first"][0]] * WORKERS
 
 
-def test_executors_of_spark_keep_their_tasks(spark, tmp_path):
+@pytest.mark.parametrize("victim", ["process", "agent", "executor"])
+def test_executors_of_spark_keep_their_tasks(spark, victim, tmp_path):
     rows = [(x.tolist(), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)]
     frame = spark.createDataFrame(rows, "x array<float>, y float")
     options = {"launcher": SparkLauncher(spark), "data": frame, "workers": 2}
-    result = run(train, {0: [5]}, str(tmp_path), **options)
+    result = run(train, {0: [5]}, str(tmp_path), "keras", 1, victim, **options)
     assert kept(result.value) == [1]
     assert result.value["iterations"] == EPOCHS * math.ceil(len(rows) / (2 * BATCH))
+    assert [each.failure for each in result.attempts] == [None]
+    assert result.ledger.check() == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_agent_has_a_successor(undisturbed, rank, tmp_path):
+    result = run(train, {rank: [STEPS + 3]}, str(tmp_path), "keras", 1, "agent")
+    value, (attempt,) = result.value, result.attempts
+    assert kept(value) == [each for each in range(WORKERS) if each != rank]
+    np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
+    np.testing.assert_allclose(value["val_loss"], undisturbed["val_loss"], atol=1e-6)
+    assert [(each.task, each.kind) for each in attempt.replaced] == [(f"worker:{rank}", "lost")]
     assert result.ledger.check() == []
 
 

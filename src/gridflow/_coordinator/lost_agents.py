@@ -29,10 +29,7 @@ class LostAgents:
 
     def next_lost(self, at: float) -> int | None:
         """Return the first agent that counts as lost from now on, None if there is none."""
-        for rank in self._silence.due(at):
-            self._members[rank].lost = True
-            return rank
-        return None
+        return next(iter(self._silence.due(at)), None)
 
     def give_up_on_silent(self, at: float) -> None:
         """Count all silent agents that have yet to clear up as lost."""

@@ -79,6 +79,8 @@ _OF_LAUNCHES: Final[Mapping[FailureKind, type[GridflowError]]] = {
     "lost": TaskLost,
     "data": DataError,
 }
+#: For how many times the heartbeat's deadline the others of a group wait for a silent agent.
+_SILENT_FOR: Final = 2
 #: How often per generation a task's process is replaced; more means that something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
@@ -191,6 +193,8 @@ class JobMachine:
             case None:
                 if member.agent == sender.agent:
                     member.last_heard = at
+                    if sender.rank in self._coming and not member.died:
+                        return self._came_back(at, sender.rank)
                 return []  # by far the most frequent: consequences can wait for the next tick
             case reports.ExecutorFrozen(detail):
                 # Also when the job is ending: until then its task keeps its slot.
@@ -280,18 +284,32 @@ class JobMachine:
         member = self._members[rank]
         if self._ending or (member.lost and rank not in self._coming):
             return []
-        if rank in self._coming:  # the new one didn't even register
+        if member.lost and (member.died or not died):  # the new one didn't even register
             return self._fail(at, self._loss(at, rank, detail))
-        member.lost, member.died = True, died
+        is_new, member.lost, member.died = not member.lost, True, died
         if died:
             member.last_heard = at
-        loss = self._loss(at, rank, detail)
-        if not (self._replaces_agents and died and self._can_go_on(rank, loss)):
-            return self._fail(at, loss)
-        self._coming.add(rank)
-        words = f"{loss.task}: {loss.summary}. A new agent takes its place; the others wait for it."
-        todo = self._regroup(at, loss, words, tuple(each for each in self._group if each != rank))
-        return todo if has_new else [*todo, ev.ReplaceAgent(self.launch, rank)]
+        # One that is only silent may come back.
+        patience = self.start_timeout if died else _SILENT_FOR * self.deadlines.heartbeat
+        todo: list[ev.Instruction] = []
+        if is_new:
+            loss = self._loss(at, rank, detail)
+            if not (self._replaces_agents and self._can_go_on(rank, loss)):
+                return self._fail(at, loss)
+            self._coming.add(rank)
+            words = f"{loss.task}: {loss.summary}. The others wait for an agent in its place."
+            others = tuple(each for each in self._group if each != rank)
+            todo = self._regroup(at, loss, words, others, patience)
+        member.up_by = at + patience
+        return [*todo, ev.ReplaceAgent(self.launch, rank)] if died and not has_new else todo
+
+    def _came_back(self, at: float, rank: int) -> list[ev.Instruction]:
+        """Let an agent that was only silent take its own place, with a new process."""
+        member = self._members[rank]
+        self._coming.discard(rank)
+        member.lost, member.up_by = False, at + self.start_timeout
+        self._lost_agents.watch(rank)
+        return [ev.Send(commands.Replace(self.generation, rank, self._view), (rank,))]
 
     def _take_place(self, at: float, agent: Registration) -> list[ev.Instruction]:
         """Let a new agent go on in the place of one that is lost."""
@@ -542,15 +560,15 @@ class JobMachine:
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
         if rank not in self._group:
             return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
-        return self._regroup(at, failure, words, self._group)
+        return self._regroup(at, failure, words, self._group, self.start_timeout)
 
     def _regroup(
-        self, at: float, failure: TaskFailure, words: str, told: tuple[int, ...]
+        self, at: float, failure: TaskFailure, words: str, told: tuple[int, ...], patience: float
     ) -> list[ev.Instruction]:
-        """Let the group form again, with a new process of the rank that has failed."""
+        """Let some ranks hear that the group forms again, with a new process of one that failed."""
         rank = next(each for each in self._group if str(self.tasks[each]) == failure.task)
         member = self._members[rank]
-        member.ready, member.up_by = False, at + self.start_timeout
+        member.ready, member.up_by = False, at + patience
         self._replacements.watch(rank)
         self.replaced.append(failure)
         self._view += 1
@@ -610,7 +628,7 @@ class JobMachine:
         rank = self._lost_agents.next_lost(at)
         if rank is None:
             return []
-        return self._fail(at, self._loss(at, rank, self._lost_agents.reason))
+        return self._agent_lost(at, rank, self._lost_agents.reason, died=False)
 
     def _check_deadlines(self, at: float) -> list[ev.Instruction]:
         if self._run_deadline is not None and at > self._run_deadline and not self._ending:
@@ -661,8 +679,7 @@ class JobMachine:
             limit = self.start_timeout
             self._members[rank].up_by = None
             if rank in self._coming:
-                detail = f"no agent came in its place within {limit:g} seconds (start_timeout)"
-                return self._fail(at, self._loss(at, rank, detail))
+                return self._fail(at, self._loss(at, rank, "no agent came in its place"))
             text = f"was restarted and did not come up within {limit:g} seconds"
             return self._fail(at, self._failure(rank, "start", f"{text} (start_timeout)"))
         return []
