@@ -230,7 +230,7 @@ def test_an_agent_that_was_only_silent_takes_its_own_place():
     is_silent(story, 10)
     assert story.hears(1) == [ev.Send(commands.Replace(0, 1, 1), (1,))]
     comes_back(story, 1)
-    story.wait(60)
+    story.wait(40)
     assert story.phase is Phase.TRAINING
 
 

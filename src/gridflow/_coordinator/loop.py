@@ -367,6 +367,10 @@ class JobRun:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLost(self._clock.now(), launch, rank, detail))
 
+    def executor_lost(self, launch: int, executor: str) -> None:
+        """Pass it on as events."""
+        self._desk.executor_lost(launch, executor)
+
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLeaving(self._clock.now(), launch, rank, detail))

@@ -150,6 +150,14 @@ class RpcHandler:
             boxes = self._mailboxes if launch == self._launch else []
             return {rank: box.executor for rank, box in enumerate(boxes) if box.executor}
 
+    def executor_lost(self, launch: int, executor: str) -> None:
+        """Note that the agents on an executor are gone, unless others have their places."""
+        with self._lock:  # no other agent registers meanwhile
+            for rank, box in enumerate(self._mailboxes if launch == self._launch else ()):
+                if box.executor == executor:
+                    detail = f"its executor {executor} is gone"
+                    self.events.put(ev.AgentLost(self._clock.now(), launch, rank, detail))
+
     def start(self, command: commands.Start) -> None:
         """Start a generation on every agent."""
         with self._lock:

@@ -51,6 +51,10 @@ class LaunchListener(Protocol):
         """Note that an agent is gone."""
         ...
 
+    def executor_lost(self, launch: int, executor: str) -> None:
+        """Note that the agents on an executor are gone, with it."""
+        ...
+
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
         """Note that an agent will be gone because its executor or host is preempted."""
         ...
@@ -82,6 +86,9 @@ class PassesOn:
 
     def agent_lost(self, launch: int, rank: int, detail: str) -> None:
         self._listener.agent_lost(launch, rank, detail)
+
+    def executor_lost(self, launch: int, executor: str) -> None:
+        self._listener.executor_lost(launch, executor)
 
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
         self._listener.agent_leaving(launch, rank, detail)

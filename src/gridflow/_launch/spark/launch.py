@@ -75,7 +75,13 @@ class SparkLaunch:
             make_thread(spark, partial(self._run, places, need), self._tag)
             for places, need in stages
         ]
-        self._watch = ClusterWatch(spark, payload.launch, listener, is_dynamic=is_dynamic)
+        self._watch = ClusterWatch(
+            spark,
+            payload.launch,
+            listener,
+            is_dynamic=is_dynamic,
+            tells_lost=payload.spec.max_replacements > 0 and not is_barrier,
+        )
         for job in self._jobs:
             job.start()
 

@@ -1,4 +1,4 @@
-"""Watches Spark's executors during a launch: those being decommissioned, and new ones.
+"""Watches Spark's executors during a launch: new ones, those being decommissioned, and lost ones.
 
 There is no public notification: a listener would need Java to call Python. So this polls the driver
 once a second, which Spark Connect can't do.
@@ -28,15 +28,23 @@ class ClusterWatch:
     """Tells a listener about new executors, and about agents whose executors will go.
 
     `is_dynamic`: Whether executors can be added while tasks wait for them.
+    `tells_lost`: Whether to tell of lost executors: their tasks start again.
     """
 
     def __init__(
-        self, spark: SparkSession, launch: int, listener: LaunchListener, *, is_dynamic: bool
+        self,
+        spark: SparkSession,
+        launch: int,
+        listener: LaunchListener,
+        *,
+        is_dynamic: bool,
+        tells_lost: bool,
     ) -> None:
         self._spark, self._launch, self._listener = spark, launch, listener
-        self._is_dynamic = is_dynamic
+        self._is_dynamic, self._tells_lost = is_dynamic, tells_lost
         self._most: int | None = None
         self._told: set[int] = set()
+        self._lost: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         if classic_context(spark) is not None:
@@ -61,7 +69,10 @@ class ClusterWatch:
             while not self._stopped.wait(_LOOK_SECONDS):
                 if self._is_dynamic:
                     self._look_for_new()
-                self._look_for_leaving(self._listener.executors(self._launch))
+                executors = self._listener.executors(self._launch)
+                self._look_for_leaving(executors)
+                if self._tells_lost and executors:
+                    self._look_for_lost(executors)
 
     def _look_for_new(self) -> None:
         there = registered_executors(self._spark) or 0
@@ -81,6 +92,13 @@ class ClusterWatch:
             for rank in mine:
                 self._told.add(rank)
                 self._listener.agent_leaving(self._launch, rank, why)
+
+    def _look_for_lost(self, executors: Mapping[int, str]) -> None:
+        there = jvm.scala_context(classic_context(self._spark)).getExecutorIds()
+        for executor in set(executors.values()) - self._lost:
+            if not there.contains(executor):
+                self._lost.add(executor)
+                self._listener.executor_lost(self._launch, executor)
 
 
 def leaves(spark: SparkSession, executor: str) -> str | None:
