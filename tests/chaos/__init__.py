@@ -1,1 +1,1 @@
-"""Real jobs whose processes are killed, stopped, starved and denied disks: ``python -m chaos``."""
+"""Real jobs whose processes are killed, stopped, starved or cut off: ``python -m chaos``."""

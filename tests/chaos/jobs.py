@@ -1,0 +1,376 @@
+"""The jobs to which something happens: each is started, and says how it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import cloudpickle
+import numpy as np
+import pyspark.cloudpickle
+
+from gridflow import (
+    GridflowError,
+    LocalLauncher,
+    Restarts,
+    Role,
+    SparkLauncher,
+    TensorflowDistributor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from suite.hosts import Hosts
+
+ROWS, BATCH, EPOCHS = 400, 10, 3
+OPTIONS: Final[dict[str, Any]] = {
+    "logs": "none",
+    "progress": False,
+    "start_timeout": 90,
+    "seed": 1,
+    "max_restarts": 2,
+}
+
+
+class Job(Protocol):
+    """A job that was started."""
+
+    def end(self, timeout: float) -> str:
+        """Return how it has ended: right, an error, or "WRONG: …".
+
+        Raises `TimeoutError`: It hasn't.
+        """
+
+    def cancel(self) -> None: ...
+
+
+# What their functions do --------------------------------------------------------------------------
+
+
+def build(keras: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu")])
+    model.add(keras.layers.Dense(1))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def slowly(keras: Any) -> Any:
+    """Return a callback that leaves time for something to go wrong."""
+    import time
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.05))
+
+
+def train(ctx: Any) -> Any:
+    import keras
+
+    with ctx.strategy.scope():
+        model = build(keras)
+    rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=True)
+    model.fit(rows, epochs=EPOCHS, verbose=0, callbacks=[*ctx.callbacks(), slowly(keras)])
+    return int(model.optimizer.iterations.numpy())
+
+
+def train_on_servers(ctx: Any) -> Any:
+    import keras
+
+    with ctx.strategy.scope():
+        model = build(keras)
+    rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y")
+    ctx.fit(model, rows, epochs=EPOCHS * 4, callbacks=ctx.callbacks())
+    return int(model.optimizer.iterations.numpy())
+
+
+def train_on_a_stream(ctx: Any) -> Any:
+    import keras
+
+    with ctx.strategy.scope():
+        model = build(keras)
+    rows = ctx.stream(BATCH, features=["x"], label="y")
+    callbacks = [*ctx.callbacks(), slowly(keras)]
+    model.fit(rows, epochs=100, steps_per_epoch=20, verbose=0, callbacks=callbacks)
+    return int(model.optimizer.iterations.numpy())
+
+
+def feed_an_old_program(args: Any, ctx: Any) -> None:
+    import time
+
+    feed = ctx.get_data_feed(train_mode=True)
+    while not feed.should_stop():
+        feed.next_batch(BATCH)
+        time.sleep(0.05)
+
+
+# Those on this machine and on Spark ---------------------------------------------------------------
+
+
+class Trained:
+    """A job with a handle.
+
+    `steps`: What its function returns if all is right; None: that isn't known.
+    """
+
+    def __init__(self, distributor: Any, function: Any, steps: int | None, **options: Any) -> None:
+        self.steps = steps
+        self.handle = distributor.start(function, **options)
+
+    def end(self, timeout: float) -> str:
+        try:
+            result = self.handle.result(timeout=timeout)
+        except GridflowError as error:
+            return end_of(error)
+        wrong = result.ledger.check()
+        if wrong:
+            return f"WRONG: {wrong[0]}"
+        if self.steps is not None and result.value != self.steps:
+            return f"WRONG: {result.value} steps instead of {self.steps}"
+        again = len(result.attempts) - 1
+        lost = sum(len(each.replaced) for each in result.attempts)
+        notes = [f"after {again} restarts"] if again else []
+        notes += [f"{lost} replaced"] if lost else []
+        return ", ".join(["right", *notes])
+
+    def cancel(self) -> None:
+        self.handle.cancel()
+
+
+def end_of(error: GridflowError) -> str:
+    is_named = getattr(error, "failures", ())
+    return f"{type(error).__name__} of a task" if is_named else f"WRONG: {error!r}"
+
+
+def steps_of(workers: int) -> int:
+    return EPOCHS * -(-ROWS // (workers * BATCH))
+
+
+def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+    return {"x": x, "y": x[:, 0] ** 2}
+
+
+def pulled(folder: str, workers: int, **options: Any) -> Job:
+    distributor = TensorflowDistributor(
+        workers,
+        "multi_worker_mirrored",
+        launcher=LocalLauncher(),
+        checkpoint_every=5,
+        job_dir=folder,
+        **OPTIONS,
+        **options,
+    )
+    return Trained(distributor, train, steps_of(workers), data={"train": numbers()})
+
+
+def on_servers(folder: str, workers: int) -> Job:
+    distributor = TensorflowDistributor(
+        roles=[Role("ps", 1), Role("worker", workers)],
+        launcher=LocalLauncher(),
+        checkpoint_every=10,
+        job_dir=folder,
+        **OPTIONS,
+    )
+    return Trained(distributor, train_on_servers, None, data={"train": numbers()})
+
+
+class Pushed(Trained):
+    """A job whose rows come while it runs."""
+
+    def __init__(self, folder: str, workers: int) -> None:
+        distributor = TensorflowDistributor(
+            workers,
+            "multi_worker_mirrored",
+            launcher=LocalLauncher(),
+            checkpoint_every=5,
+            job_dir=folder,
+            **OPTIONS,
+        )
+        super().__init__(distributor, train_on_a_stream, None)
+        self._error: BaseException | None = None
+        self._feeder = threading.Thread(target=self._feed)
+        self._feeder.start()
+
+    def _feed(self) -> None:
+        try:
+            with self.handle as job:
+                for _ in range(8):
+                    job.feed(numbers(100))
+                    time.sleep(0.3)
+        except BaseException as error:
+            self._error = error
+
+    def end(self, timeout: float) -> str:
+        self._feeder.join(timeout)
+        if self._feeder.is_alive():
+            raise TimeoutError
+        found = super().end(timeout)
+        if self._error is not None and found.startswith("right"):
+            return f"WRONG: {self._error!r}"
+        return found
+
+
+@functools.cache
+def session() -> SparkSession:
+    """Return a session on a cluster of this run."""
+    from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
+
+    cluster = StandaloneCluster(settings={"spark.deploy.maxExecutorRetries": "-1"})
+    _kept.enter_context(cluster)
+    spark = cluster.session(
+        spark_cores_max="2", spark_executor_cores="1", spark_executor_memory="800m"
+    )
+    _kept.callback(spark.stop)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.sparkContext.environment |= {name: os.environ[name] for name in ("GRIDFLOW_CHAOS",)}
+    wait_for_slots(spark, 2)
+    return spark
+
+
+_kept = contextlib.ExitStack()
+#: Ends the cluster, if there is one.
+close: Final = _kept.close
+
+
+def on_spark(folder: str, workers: int) -> Job:
+    del workers  # as many as the cluster has cores
+    known = numbers()
+    rows = [(x.tolist(), float(y)) for x, y in zip(known["x"], known["y"], strict=True)]
+    frame = session().createDataFrame(rows, "x array<float>, y float")
+    distributor = TensorflowDistributor(
+        2,
+        "multi_worker_mirrored",
+        launcher=SparkLauncher(session()),
+        checkpoint_every=5,
+        restarts=Restarts(max_replacements=3),
+        job_dir=folder,
+        **OPTIONS,
+    )
+    return Trained(distributor, train, steps_of(2), data={"train": frame})
+
+
+class OldProgram:
+    """A program for TensorFlowOnSpark, fed with an RDD."""
+
+    def __init__(self, folder: str, workers: int) -> None:
+        from gridflow.compat.tfos import TFCluster
+
+        del folder, workers
+        spark = session().sparkContext
+        mode = TFCluster.InputMode.SPARK
+        self._cluster = TFCluster.run(spark, feed_an_old_program, {}, 2, input_mode=mode)
+        self._rows = spark.parallelize(range(ROWS), 4)
+        self._end = ""
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            try:
+                self._cluster.train(self._rows, EPOCHS, feed_timeout=60)
+            finally:
+                self._cluster.shutdown()
+            self._end = "right"
+        except GridflowError as error:
+            self._end = end_of(error)
+        except (PySparkException, Py4JError) as error:
+            self._end = "an error of Spark's" if "gridflow" in str(error) else f"WRONG: {error!r}"
+        except BaseException as error:
+            self._end = f"WRONG: {error!r}"
+
+    def end(self, timeout: float) -> str:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError
+        return self._end
+
+    def cancel(self) -> None:
+        self._cluster.cancel()
+
+
+# Two hosts ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def hosts() -> Iterator[Hosts]:
+    """Make network namespaces for a driver and two others."""
+    from suite.hosts import Hosts
+
+    with contextlib.ExitStack() as stack:
+        yield Hosts(stack)
+
+
+class Apart:
+    """A job whose two ranks are on hosts of their own; its driver, too."""
+
+    def __init__(self, folder: str, workers: int) -> None:
+        del workers
+        self._stack = contextlib.ExitStack()
+        self.hosts = self._stack.enter_context(hosts())
+        words = ["ip", "netns", "exec", self.hosts.driver, sys.executable, "-m", "chaos.jobs"]
+        self._process = subprocess.Popen(
+            [*words, str(self.hosts.python(Path(folder))), folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self, timeout: float) -> str:
+        try:
+            said, _ = self._process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        self._stack.close()
+        found = [line for line in said.splitlines() if line.startswith("ENDED ")]
+        return json.loads(found[0].removeprefix("ENDED ")) if found else f"WRONG: {said[-3000:]}"
+
+    def cancel(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._stack.close()
+
+
+def main(python: str, folder: str) -> None:
+    """Be the driver of a job on two hosts."""
+    from gridflow import LaunchOptions, Network
+
+    sys.executable = python
+    job = pulled(
+        str(Path(folder, "job")),
+        2,
+        network=Network(interface="cluster"),
+        launch_options=LaunchOptions(warm_seconds=0),
+    )
+    print("ENDED", json.dumps(job.end(400)), flush=True)
+
+
+#: By name: what starts a job in a folder, with so many workers.
+KINDS: Final[dict[str, Callable[[str, int], Job]]] = {
+    "pulled": pulled,
+    "replaced": functools.partial(pulled, restarts=Restarts(max_replacements=3)),
+    "parameter servers": on_servers,
+    "pushed": Pushed,
+    "on Spark": on_spark,
+    "old program": OldProgram,
+    "two hosts": Apart,
+}
+
+# Executors can't import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pyspark.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
