@@ -266,7 +266,6 @@ OPENS_NOTHING = {
     "_coordinator/loop.py",  # the coordinator's, of _wire/server.py
     "_keras/patches/hooks/fits.py",
     "_training/groups/torch.py",  # torch's own
-    "_training/meetings.py",
     "_training/process.py",
     "_training/runtime.py",
     "_wire/arrow_flight.py",  # what _wire/server.py and _wire/receiver.py inherit

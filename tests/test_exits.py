@@ -13,7 +13,7 @@ import pytest
 
 from gridflow import errors, exit_code
 from gridflow._coordinator.policies import to_error
-from gridflow._spec import termination_log
+from gridflow._spec import exits
 from gridflow._spec.exits import KINDS, Exit, kind_of
 from gridflow._wire.failures import FailureKind, TaskFailure
 from suite.waiting import patience
@@ -142,10 +142,10 @@ def test_what_is_not_gridflows_passes_a_script_as_it_is(tmp_path, error, code):
 def test_a_long_message_keeps_its_beginning_and_its_end(tmp_path, monkeypatch):
     place = tmp_path / "log"
     monkeypatch.setenv("GRIDFLOW_TERMINATION_LOG", str(place))
-    termination_log.leave_message("nobody reads it, so nothing is made")
+    exits.leave_message("nobody reads it, so nothing is made")
     assert not place.exists()
     place.touch()
-    termination_log.leave_message("worker:1 failed\n" + "ö" * 5000 + "\nno such file")
+    exits.leave_message("worker:1 failed\n" + "ö" * 5000 + "\nno such file")
     assert len(place.read_bytes()) <= 4096
     text = place.read_text(encoding="utf-8")
     assert text.startswith("worker:1 failed\n")

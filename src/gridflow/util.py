@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gridflow._launch.spark.configured import num_executors, num_param_servers
-from gridflow._launch.spark.quiet import quiet
+from gridflow._launch.spark.configured import num_executors, num_param_servers, quiet
 
 __all__ = ["num_executors", "num_param_servers", "quiet"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridflow._collectives import joining, links
+from gridflow._collectives import joining
 from gridflow._collectives.errors import PeerGone, RanksDiffer
 from gridflow._wire import mutual_tls
 from suite.new_process import in_new_network
@@ -368,23 +368,23 @@ def test_where_a_sandbox_hides_the_host_a_rank_is_a_host_of_its_own(monkeypatch)
 
 
 def test_a_rank_that_never_comes_is_named_whoever_else_connects():
-    listener = links.Listener()
+    listener = joining.Listener()
     try:
         with socket.socket(socket.AF_UNIX) as mute:
             mute.connect(f"{listener.folder}/s")
             with pytest.raises(PeerGone, match="rank 3 did not connect within 0.2 seconds"):
-                listener.accept([3], b"key", links.TimeLimit(0.2))
+                listener.accept([3], b"key", joining.TimeLimit(0.2))
     finally:
         listener.close()
 
 
 def test_a_rank_doesnt_join_one_that_has_another_key():
-    listener = links.Listener()
+    listener = joining.Listener()
     with ThreadPoolExecutor() as pool:
-        found = pool.submit(listener.accept, [1], b"key", links.TimeLimit(patience()))
+        found = pool.submit(listener.accept, [1], b"key", joining.TimeLimit(patience()))
         with pytest.raises(PeerGone, match="doesn't know"):
-            links.connect(listener.folder, 1, b"another key", links.TimeLimit(patience()))
-        mine = links.connect(listener.folder, 1, b"key", links.TimeLimit(patience()))
+            joining.connect(listener.folder, 1, b"another key", joining.TimeLimit(patience()))
+        mine = joining.connect(listener.folder, 1, b"key", joining.TimeLimit(patience()))
         theirs = found.result()[1]
     mine.sendall(b"here")
     assert theirs.recv(4) == b"here"

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from gridflow._launch.spark import session
-from gridflow.compat.tfos import TFCluster, _frames, _rows
+from gridflow.compat.tfos import TFCluster, _rows
 
 # Spark leaves the sockets of collected rows to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -68,8 +68,8 @@ def frame(spark):
 
 def test_rows_are_those_that_spark_makes(frame, tmp_path):
     rdd = frame.rdd
-    assert _frames.of_frame(rdd) == _frames.RddRows(frame, None)
-    _frames.feed(_frames.of_frame(rdd), keeper(tmp_path))
+    assert _rows.of_frame(rdd) == _rows.RddRows(frame, None)
+    _rows.feed(_rows.of_frame(rdd), keeper(tmp_path))
     assert same(kept(tmp_path)) == same(rdd.collect())
 
 
@@ -80,12 +80,12 @@ def test_functions_get_the_rows_that_spark_makes(spark, frame, tmp_path):
         return (repr((partition, factor.value, row, type(row.d))) for row in rows)
 
     rdd = frame.rdd.filter(lambda row: row.id != 9).mapPartitionsWithIndex(numbered)
-    _frames.feed(_frames.of_frame(rdd), keeper(tmp_path))
+    _rows.feed(_rows.of_frame(rdd), keeper(tmp_path))
     assert kept(tmp_path) == rdd.collect()
 
 
 def test_other_rows_come_as_spark_makes_them(spark, frame):
-    assert _frames.of_frame(frame.rdd.map(tuple)).frame is frame
+    assert _rows.of_frame(frame.rdd.map(tuple)).frame is frame
     others = [
         frame.rdd.union(frame.rdd),
         frame.rdd.repartition(2),
@@ -98,17 +98,17 @@ def test_other_rows_come_as_spark_makes_them(spark, frame):
         ),
         spark.range(3).selectExpr("id x", "id x").rdd,
     ]
-    assert [_frames.of_frame(each) for each in others] == [None] * len(others)
+    assert [_rows.of_frame(each) for each in others] == [None] * len(others)
 
 
 def test_what_was_kept_is_what_is_read(frame):
     kept = frame.rdd.map(tuple).persist()
-    assert _frames.of_frame(kept) is None
-    assert _frames.of_frame(kept.map(list)) is None
+    assert _rows.of_frame(kept) is None
+    assert _rows.of_frame(kept.map(list)) is None
     kept.unpersist()
-    assert _frames.of_frame(frame.rdd.map(tuple)) is not None
+    assert _rows.of_frame(frame.rdd.map(tuple)) is not None
     root = frame.rdd.persist()
-    assert _frames.of_frame(root.map(tuple)) is None
+    assert _rows.of_frame(root.map(tuple)) is None
     root.unpersist()
 
 
@@ -119,7 +119,7 @@ def test_batches_are_of_bounded_size():
     batches = pa.Table.from_pylist([{"c0": r["n"], "c1": r["x"]} for r in rows], kinds).to_batches(
         max_chunksize=300
     )
-    columns = list(_frames.pieces(batches, ["n", "x"]))
+    columns = list(_rows.pieces(batches, ["n", "x"]))
     objects = list(_rows.batches([(r["n"], r["x"]) for r in rows]))
     for found in (columns, objects):
         assert max(batch.nbytes for batch in found) < 3 * _rows.BATCH_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridflow._coordinator.meetings import Meetings
-from gridflow._wire.ranks import Meet
+from gridflow._wire.reports import Meet
 
 TASKS = ["worker:0", "worker:1", "worker:2", "worker:3", "worker:4"]
 

@@ -16,7 +16,7 @@ from gridflow._coordinator.record import Outcome
 from gridflow._feed.ledger import Ledger
 from gridflow._spec import markup
 from gridflow._spec.cluster import Task
-from gridflow._spec.curves import learning_curves
+from gridflow._spec.markup import learning_curves
 from gridflow._spec.place import Place
 from gridflow._wire.failures import Attempt, TaskFailure
 

@@ -13,7 +13,7 @@ from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.phases import Phase
 from gridflow._spec.cluster import Task
 from gridflow._wire import commands, reports
-from gridflow._wire.ranks import INTRODUCTION, Meet
+from gridflow._wire.reports import INTRODUCTION, Meet
 
 TASKS = tuple(Task("worker", rank) for rank in range(3))
 

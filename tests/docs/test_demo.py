@@ -11,7 +11,7 @@ import pytest
 
 from gridflow._feed.ledger import DatasetCounts, Ledger
 from gridflow.demo import __main__ as demo
-from gridflow.demo.page import page
+from gridflow.demo.__main__ import page
 
 SCORES = {"the <mean>": (44.6, 24.0), "Keras on two workers": (15.5, 10.0)}
 

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from gridflow._doctor import checks, host, machine, meeting
-from gridflow._doctor.bounded import within
-from gridflow._doctor.host import Unmet, look
+from gridflow._doctor.host import Unmet, look, within
 from gridflow._doctor.meeting import Attendance, Meeting, attend
 from gridflow._spec.exits import Exit
 from gridflow._wire.mutual_tls import knock

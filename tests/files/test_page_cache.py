@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gridflow._feed.ingest.files import parquet
-from gridflow._feed.ingest.files.page_cache import is_cached
-from gridflow._feed.ingest.files.parquet import ParquetFiles
+from gridflow._feed.ingest.files.parquet import ParquetFiles, is_cached
 from gridflow._feed.ingest.files.reader import FileReader
 from gridflow._feed.ingest.files.shares import Piece
 from gridflow._feed.normalize import FeedOptions

@@ -7,7 +7,7 @@ import pytest
 
 from gridflow._feed import long_texts
 from gridflow._feed.dataset.assemble import assemble
-from gridflow._feed.ingest.files import views
+from gridflow._feed.ingest.files import parquet
 from gridflow._feed.ingest.files.parquet import ParquetFiles
 from gridflow._feed.ingest.files.reader import FileReader
 from gridflow._feed.ingest.files.shares import Piece
@@ -24,7 +24,7 @@ LENGTHS = np.random.default_rng(5).choice([0, 1, 12, 13, 500, 20_000, 70_000], R
 
 @pytest.fixture(autouse=True)
 def short_ones_are_long(monkeypatch):
-    monkeypatch.setattr(views, "LONG_BYTES", 100)
+    monkeypatch.setattr(parquet, "LONG_BYTES", 100)
 
 
 def table(lengths=LENGTHS):
@@ -127,7 +127,7 @@ def test_those_in_a_struct_stay_as_they_are(tmp_path):
 
 def test_short_ones_and_old_versions_of_arrow_stay_as_they_are(tmp_path, monkeypatch):
     _, form, pieces = form_of(table(), tmp_path / "0.parquet", ["image"])
-    monkeypatch.setattr(views, "AS_VIEWS", {})
+    monkeypatch.setattr(parquet, "AS_VIEWS", {})
     assert form.load(pieces[0], views=True).schema == form.schema
     monkeypatch.undo()
     assert form.load(pieces[0], views=True).schema == form.schema

@@ -12,7 +12,7 @@ from jobs import JOB  # noqa: F401 (the fixture `job` writes it)
 from standin import Kubernetes, configured, serving
 
 from gridflow._spec.exits import Exit
-from gridflow.deploy.drivers import permissions
+from gridflow.deploy.drivers import kubectl
 from suite.waiting import wait_for
 
 WORKER = ("batch/v1", "Job", "flights-worker")
@@ -28,7 +28,7 @@ def test_a_server_that_does_not_say_whether_something_is_allowed_refuses_nothing
 
     verbs = ("get", "list", "watch")
     rights = [{"verb": verb, "group": "", "resource": "pods", "subresource": ""} for verb in verbs]
-    assert permissions.missing(call, "ours", rights) == ("pods: get",)
+    assert kubectl.missing(call, "ours", rights) == ("pods: get",)
     assert asked == ["create"]
 
 

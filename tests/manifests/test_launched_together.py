@@ -17,7 +17,7 @@ from gridflow._wire import acceptor
 from gridflow.deploy import Role
 from gridflow.deploy.inside.finish import FinishListener, call
 from gridflow.deploy.inside.identity import identify
-from gridflow.deploy.inside.peers import Absence, longest_back_off, wait_for_peers
+from gridflow.deploy.inside.others import Absence, longest_back_off, wait_for_peers
 from gridflow.errors import StartTimeout
 from suite.ports import free_ports
 from suite.waiting import patience, wait_for

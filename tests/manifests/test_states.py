@@ -11,8 +11,8 @@ from jobs import JOB
 from gridflow._spec.exits import Exit
 from gridflow.deploy import parse_job, render
 from gridflow.deploy.drivers.base import Patience, say
+from gridflow.deploy.drivers.kubectl import NotAllowed
 from gridflow.deploy.drivers.objects import Pod, components, is_queued, state_of
-from gridflow.deploy.drivers.permissions import NotAllowed
 from gridflow.deploy.drivers.streams import LogStream, show
 from gridflow.deploy.drivers.troubles import Trouble
 

@@ -13,7 +13,7 @@ import termios
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow._agent.noise import silencer
+from gridflow._agent.process import silencer
 from gridflow.errors import TrainingFailed
 from suite.waiting import patience, wait_for
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from pyarrow import flight
 
-from gridflow._wire import doorkeeper
+from gridflow._wire import arrow_flight
 from gridflow._wire.client import CoordinatorClient
 from gridflow._wire.identity import Identity, make_identities
 from gridflow._wire.server import CoordinatorServer, inside
@@ -163,8 +163,8 @@ def test_a_thousand_idle_connections_dont_keep_an_agent_out(door):
 
 
 def test_who_shows_no_certificate_is_hung_up_on_and_who_has_called_stays(door, monkeypatch):
-    monkeypatch.setattr(doorkeeper, "_PATIENCE", 0.3)
-    monkeypatch.setattr(doorkeeper, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(arrow_flight, "_PATIENCE", 0.3)
+    monkeypatch.setattr(arrow_flight, "_LOOK_SECONDS", 0.1)
     server, handler, agents = door
     client = CoordinatorClient(f"127.0.0.1:{server.port}", agents)
     assert client.call("sync", {"still": "there"}, 10) == {"accepted": True}
@@ -187,7 +187,7 @@ def test_too_many_strangers_go_those_of_the_largest_crowd_first(count):
     keeper = SimpleNamespace(_ages={peer: float(-peer[1]) for peer in crowd})
     others = [(f"10.0.1.{n}", 1) for n in range(5)]
     keeper._ages.update(dict.fromkeys(others, 1000.0))
-    leaving = list(doorkeeper.Doorkeeper._excess(keeper, [*others, *crowd], 10))
+    leaving = list(arrow_flight.Doorkeeper._excess(keeper, [*others, *crowd], 10))
     assert leaving == crowd[: max(count - 5, 0)]
 
 

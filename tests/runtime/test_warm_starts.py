@@ -299,7 +299,7 @@ def test_what_every_process_imports_brings_no_library_with_threads():
 
 LETS_GO = """
 import numpy, pyarrow
-from gridflow._agent.forkserver.memory import let_go_of_code
+from gridflow._agent.forkserver.server import let_go_of_code
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 before = resident()

@@ -25,7 +25,7 @@ from gridflow._coordinator.policies import ApartFromPreemptions, MaxRestarts
 from gridflow._spec.cluster import Task
 from gridflow._spec.option_groups import Deadlines
 from gridflow._spec.tasks import parts_of
-from gridflow._wire import commands, ranks, reports
+from gridflow._wire import commands, reports
 from gridflow._wire.failures import TaskFailure
 from gridflow._wire.headers import Registration, Sender
 
@@ -313,7 +313,7 @@ class Driver:
         return box.heard, list(box.commands)
 
     def _take(self, sender: Sender, report: Any) -> None:
-        if isinstance(report, ranks.Meet):
+        if isinstance(report, reports.Meet):
             told = self.meetings.came(sender.rank, report)
             where = self.meetings.waiting(sender.rank)
             self.tell(ev.TaskWaits(self.clock, sender.rank, report.generation, where))
@@ -607,8 +607,8 @@ class Process:
         if self._plan.workers == 1:
             self._join()
             return
-        introduction = ranks.Meet(
-            ranks.INTRODUCTION,
+        introduction = reports.Meet(
+            reports.INTRODUCTION,
             "strategy",
             f"{self.joined}",
             self.joined,

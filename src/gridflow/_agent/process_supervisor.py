@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.process import TRAINING_PROGRAM, TrainingProcess, signal_name
 from gridflow._spec.printable import shortened
-from gridflow._wire import child, ranks, reports
+from gridflow._wire import child, reports
 from gridflow._wire.clock import Clock
 from gridflow._wire.commands import Met
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
@@ -199,7 +199,7 @@ class ProcessSupervisor:
             case OfTraining():
                 self._is_ready |= isinstance(message, reports.Ready)
                 self._serves |= isinstance(message, reports.Joined)
-                self._meets |= isinstance(message, ranks.Meet)
+                self._meets |= isinstance(message, reports.Meet)
                 self._reporter.report(replace(message, generation=self._generation))
             case WireError():
                 self.fail("exception", str(message))

@@ -35,9 +35,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow._coordinator import events as ev
-from gridflow._coordinator.alarms import Alarms
 from gridflow._coordinator.environments import environment_failures
-from gridflow._coordinator.lost_agents import LostAgents
+from gridflow._coordinator.lost_agents import Alarms, LostAgents
 from gridflow._coordinator.member import Member
 from gridflow._coordinator.phases import COLLECT_SECONDS, STAGES, Phase
 from gridflow._coordinator.policies import (

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow._wire import commands
-from gridflow._wire.ranks import INTRODUCTION
+from gridflow._wire.reports import INTRODUCTION
 from gridflow._wire.values import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow._wire.ranks import Meet
+    from gridflow._wire.reports import Meet
 
 #: The maximum length of a value in base64.
 _LONGEST: Final = MOST_BYTES * 4 // 3 + 4

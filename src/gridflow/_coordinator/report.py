@@ -15,7 +15,7 @@ from gridflow._coordinator.record import read_result
 from gridflow._files.local import write_whole
 from gridflow._spec import markup
 from gridflow._spec.cluster import Task
-from gridflow._spec.curves import learning_curves
+from gridflow._spec.markup import learning_curves
 from gridflow._spec.printable import plain, printable
 from gridflow.errors import InvalidArgument
 

@@ -24,7 +24,7 @@ from gridflow._coordinator.streams import LaunchStreams
 from gridflow._feed.ledger import DatasetCounts, Ledger
 from gridflow._files.disks import refusal
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
-from gridflow._wire import commands, headers, ranks, reports
+from gridflow._wire import commands, headers, reports
 from gridflow._wire.clock import Clock
 from gridflow._wire.headers import AN_AGENT
 from gridflow._wire.messages import parse
@@ -405,7 +405,7 @@ class RpcHandler:
                 if isinstance(report, reports.Spooled) and report.inflow:
                     self._inflow[rank] = report.inflow
                 self._settle(self._rows.take(rank, report))
-            case _ if isinstance(report, ranks.AMONG_RANKS):
+            case _ if isinstance(report, reports.AMONG_RANKS):
                 self._among_ranks(sender, report)
             case (
                 reports.Receiving()
@@ -428,11 +428,11 @@ class RpcHandler:
         """Handle a report about something that ranks do together."""
         rank = sender.rank
         match report:
-            case ranks.Meet():
+            case reports.Meet():
                 told = self._meetings.came(rank, report)
                 self._say_waiting(rank, report.generation)
                 self._meet(told)
-            case ranks.MeetingGivenUp():
+            case reports.MeetingGivenUp():
                 self._meet(self._meetings.given_up(rank, report.number, report.generation))
 
     def _meet(self, told: Iterable[Answer]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gridflow._coordinator.alarms import Alarms
+from gridflow._coordinator.lost_agents import Alarms
 from gridflow._coordinator.policies import stuck_rank
 
 if TYPE_CHECKING:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from gridflow._agent.executor import executor_above
 from gridflow._doctor import checks, machine
-from gridflow._doctor.bounded import within
 from gridflow._doctor.findings import Diagnosis, has_errors
-from gridflow._doctor.host import look
-from gridflow._doctor.meeting import Meeting
-from gridflow._doctor.probe import SCHEMA, probe_body, read
+from gridflow._doctor.host import Host, look, within
+from gridflow._doctor.meeting import Attendance, Meeting, attend
 from gridflow._files.systems import absolute_path, where
+from gridflow._launch.spark.configured import QUIET
 from gridflow._launch.spark.errors import explain
 from gridflow._launch.spark.launcher import SparkLauncher
-from gridflow._launch.spark.quiet import QUIET
 from gridflow._launch.spark.session import (
     cancel,
     classic_context,
@@ -41,11 +43,11 @@ from gridflow.deploy.drivers.in_process import start_session
 from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from gridflow._doctor.probe import Seen
     from gridflow.deploy.description.description import Job
 
 _TAG: Final = "gridflow-doctor"
@@ -265,3 +267,51 @@ def _planted(folders: Sequence[str], base: str) -> Iterator[dict[str, tuple[str,
             except (OSError, GridflowError) as error:
                 planted[folder] = str(error), ""
         yield planted
+
+
+# The body of the check's Spark tasks.
+
+SCHEMA = "found string"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a task has seen: its host, and its connections."""
+
+    host: Host
+    attendance: Attendance
+
+
+def probe_body(meeting: tuple[str, int, bytes], wishes: Mapping[str, Any]) -> Any:
+    """Return the stage's function, which holds only plain values; see `probe`."""
+    from gridflow._launch.spark.bodies import importing
+
+    return importing("gridflow._doctor.cluster", "probe", meeting, wishes)
+
+
+def probe(
+    meeting: tuple[str, int, bytes], wishes: Mapping[str, Any], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Look around in a task; yield one row with `Seen` as JSON.
+
+    `meeting`: Host, port and key.
+    `wishes`: The arguments of `look`.
+    `batches`: Read and ignored.
+    """
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    for _ in batches:
+        pass
+    context = TaskContext.get()
+    assert context is not None
+    above = executor_above(os.getpid())
+    name = above.name if above else "driver"
+    attendance = attend(*meeting, context.partitionId(), name)
+    seen = Seen(look(**wishes), attendance)
+    yield pa.RecordBatch.from_pydict({"found": [msgspec.json.encode(seen).decode()]})
+
+
+def read(found: str) -> Seen:
+    """Read a task's row back."""
+    return msgspec.json.decode(found, type=Seen)

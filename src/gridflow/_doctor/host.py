@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import queue
 import resource
 import shutil
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import Mapping  # noqa: TC003  (msgspec reads the fields' types)
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from packaging.requirements import Requirement
 
 from gridflow._agent.environment import describe
 from gridflow._agent.folder import local_folder
-from gridflow._doctor.bounded import within
 from gridflow._files.systems import where
 from gridflow._gpu import devices
 from gridflow.errors import GridflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  (where it is mounted)
 #: Of a file system, which may be a network's.
@@ -157,3 +160,34 @@ def _read(path: str, content: str) -> str:
     except (OSError, GridflowError, ValueError) as error:
         return f"the driver's file isn't there: {type(error).__name__}: {error}"
     return "" if found == content else "another file is there"
+
+
+# Calls that may never return: name lookups, network file systems, a cluster without room.
+
+T = TypeVar("T")
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """Return what a function returns within some seconds.
+
+    A call that takes longer is left to itself, in a daemon thread.
+
+    Raises `TimeoutError`: It takes longer.
+    Raises `Exception`: Whatever the function raises.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def call() -> None:
+        try:
+            answers.put((function(), None))
+        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
+            answers.put((None, error))
+
+    threading.Thread(target=call, name="gridflow-doctor", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]  # None only where the function returned it

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from gridflow._doctor import checks
-from gridflow._doctor.bounded import within
 from gridflow._doctor.findings import Diagnosis
-from gridflow._doctor.host import look
+from gridflow._doctor.host import look, within
 from gridflow._wire.mutual_tls import Door, knock, listen
 
 if TYPE_CHECKING:

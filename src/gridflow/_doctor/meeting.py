@@ -17,7 +17,7 @@ from multiprocessing import AuthenticationError
 from typing import Any, Final, Self
 
 from gridflow._agent.environment import local_address
-from gridflow._doctor.bounded import within
+from gridflow._doctor.host import within
 from gridflow._spec.network import host_and_port
 from gridflow._wire.mutual_tls import Connection, Door, knock, listen
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gridflow._spec.option_checks import choose, whole_number
-from gridflow._training import arriving
 from gridflow._training.modes.base import DatasetRequest
-from gridflow._wire.commands import Counts
+from gridflow._wire.child import RowsAwaited
+from gridflow._wire.commands import Arrived, Counts
 from gridflow._wire.reports import EpochFed
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.plan.grants import Standing
     from gridflow._feed.selection import Columns
-    from gridflow._training.arriving import Start
+    from gridflow._training.inbox import Inbox
     from gridflow._training.runtime import TaskRuntime
+    from gridflow._wire.channel import Channel
 
 #: Numbers the folders of `adapt_dataset`.
 _adapted = itertools.count(1)
@@ -28,7 +30,7 @@ _adapted = itertools.count(1)
 
 def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
     """See `TrainingContext.dataset`."""
-    choose("start", start, arriving.STARTS)
+    choose("start", start, STARTS)
     if start == "early":
         return _early(runtime, request)
     name = request.name
@@ -46,9 +48,9 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
 
     name, batch_size, tail = request.name, request.batch_size, request.tail
     strategy = runtime.mode.early_strategy()
-    arriving.check(batch_size, tail)
+    check(batch_size, tail)
     with runtime.spent.awaiting_rows():
-        arriving.wait_for_some(runtime.inbox, runtime.channel, name)
+        wait_for_some(runtime.inbox, runtime.channel, name)
 
     @functools.cache
     def settled() -> None:
@@ -62,7 +64,7 @@ def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
     counter = EpochCounter()
     runtime.epoch_counters.append(counter)  # shuffled or not: the first epoch is another one
     grant = ArrivingGrant(
-        functools.partial(arriving.look, runtime.inbox, name),
+        functools.partial(look, runtime.inbox, name),
         wait_for,
         batch_size=batch_size,
         tail=tail,
@@ -136,7 +138,7 @@ def _rows(runtime: TaskRuntime, name: str) -> Sequence[int]:
     if runtime.inbox.latest(Counts) is None:
         runtime.hurry()
     rows: dict[str, list[int]] = runtime.inbox.wait(Counts).rows
-    arriving.refuse_unknown(name, rows)
+    refuse_unknown(name, rows)
     return rows[name]
 
 
@@ -170,3 +172,55 @@ def _check_columns(runtime: TaskRuntime, name: str, *forms: Columns | None) -> N
 
 def _of_this_rank(content: bytes) -> list[bytes]:
     return [content]
+
+
+# Rows that are still arriving, as seen by the training process.
+
+Start = Literal["complete", "early"]
+#: When ``ctx.dataset`` returns: with all rows, or with the first ones.
+STARTS: Final = get_args(Start)
+_TAILS: Final = ("spread", "repeat", "drop")
+
+
+def check(batch_size: int, tail: str) -> None:
+    """Reject arguments that can't make an epoch, before waiting for any row."""
+    whole_number("batch_size", batch_size, 1)
+    choose("tail", tail, _TAILS)
+
+
+def wait_for_some(inbox: Inbox, channel: Channel, name: str) -> None:
+    """Wait until each rank has rows of a dataset, or all have arrived.
+
+    Raises `SchemaError`: There is no such dataset.
+    """
+    channel.send(RowsAwaited(early=True))
+
+    def is_there() -> bool:
+        arrived = inbox.latest(Arrived)
+        some = arrived is not None and arrived.certain.get(name, 1) > 0
+        return some or inbox.latest(Counts) is not None
+
+    inbox.wait_for(is_there)
+    counts, arrived = inbox.latest(Counts), inbox.latest(Arrived)
+    refuse_unknown(name, counts.rows if counts is not None else arrived.certain if arrived else {})
+
+
+def look(inbox: Inbox, name: str) -> Standing:
+    """Return what is known about a dataset's rows so far."""
+    from gridflow._feed.plan.grants import Standing
+
+    counts, arrived = inbox.latest(Counts), inbox.latest(Arrived)
+    if counts is not None:
+        return Standing(counts=tuple(counts.rows[name]))
+    if arrived is not None:
+        return Standing(arrived.certain[name], arrived.going_on[name])
+    return Standing()
+
+
+def refuse_unknown(name: str, datasets: Collection[str]) -> None:
+    """Reject the name of a dataset that doesn't exist."""
+    if name not in datasets:
+        there = ", ".join(repr(each) for each in datasets) or "none: run() was given no data="
+        raise SchemaError(
+            f"unknown dataset {name!r}; there is {there}.{did_you_mean(name, datasets)}"
+        )

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.agreement import Agreement
 from gridflow._keras.profiling import Profiler
 from gridflow._keras.spent import Spent
 from gridflow._spec import backends, strategies
 from gridflow._spec.cluster import ClusterSpec, Task
+from gridflow._spec.option_checks import seconds
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
-from gridflow._training.meetings import MeetingClient
+from gridflow._wire import commands, reports, values
 from gridflow._wire.commands import Inspect
+from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridflow._feed.plan.counter import EpochCounter
     from gridflow._feed.store import SpoolReader
     from gridflow._keras.regrouping import Regrouping
+    from gridflow._spec.job import JobSpec
     from gridflow._training.inbox import Inbox
     from gridflow._wire.channel import Channel
     from gridflow._wire.child import Setup
@@ -104,3 +111,117 @@ def _of_sources(what: str) -> float:
     """Return what sources of rows spent time on, without importing them before others."""
     source = sys.modules.get("gridflow._feed.dataset.source")
     return 0.0 if source is None else float(source.spent(what))
+
+
+# Barriers and exchanged values between ranks, through the driver.
+#
+# They work with every strategy and backend, independent of imports and of collective operations in
+# progress, and an absent rank is known by name.
+
+#: Extra seconds for the driver to say which rank is missing.
+_ANSWER_SECONDS: Final = 10.0
+
+
+class MeetingClient:
+    """The meetings of this process.
+
+    `task`: Which process it is.
+    `members`: Number of ranks that run the function; 0 if this task doesn't run it.
+    """
+
+    def __init__(
+        self, task: Task, members: int, spec: JobSpec, channel: Channel, inbox: Inbox
+    ) -> None:
+        self._task, self._members, self._spec, self._channel = task, members, spec, channel
+        self._changed = threading.Condition()
+        self._held: dict[int, commands.Met] = {}
+        self._number = 0
+        #: Whether the process is waiting in a meeting.
+        self.is_waiting = False
+        inbox.listen(commands.Met, self._take)
+        inbox.meets = lambda: self.is_waiting
+
+    def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
+        """Wait for the ranks; return each rank's value, or only the chief's.
+
+        Raises `BrokenBarrier`: A rank will never join, or called another operation.
+        Raises `BarrierTimeout`: A rank didn't join in time.
+        """
+        if not self._members:
+            raise GridflowError(
+                f"ctx.{operation}() is only for tasks that run the training function; this is "
+                f"{self._task}."
+            )
+        limit = self._spec.deadlines.step or None
+        if timeout is not None:
+            limit = seconds("timeout", timeout)
+        most = min(values.MOST_BYTES, values.MOST_TOGETHER // self._members)
+        packed = values.pack(value, most if operation == "all_gather" else values.MOST_BYTES)
+        if self._members == 1:
+            return [values.unpack(packed)]
+        self._number += 1
+        told = self._wait(operation, packed, limit)
+        return [values.unpack(base64.b64decode(each)) for each in told.values]
+
+    def introduce(self, value: Any, view: int) -> Callable[[], list[Any]]:
+        """Send a value to all ranks of a group that forms.
+
+        Returns a function that waits for the ranks, and returns their values.
+        Raises `BrokenBarrier`: Raised by the callable: a rank will never join.
+        Raises `BarrierTimeout`: Raised by the callable: a rank didn't join within
+            ``start_timeout``.
+        """
+        packed = values.pack(value)
+        with self._changed:
+            self._held.pop(reports.INTRODUCTION, None)
+        self._send(reports.INTRODUCTION, "strategy", packed, view)
+
+        def wait() -> list[Any]:
+            limit = self._spec.start_timeout
+            told = self._await("strategy", reports.INTRODUCTION, limit)
+            return [values.unpack(base64.b64decode(each)) for each in told.values]
+
+        return wait
+
+    def _send(self, number: int, operation: str, packed: bytes, view: int = 0) -> None:
+        meet = reports.Meet(number, operation, base64.b64encode(packed).decode(), view)
+        self._channel.send(meet)
+
+    def _wait(self, operation: str, packed: bytes, limit: float | None) -> commands.Met:
+        self._send(self._number, operation, packed)
+        return self._await(operation, self._number, limit)
+
+    def _await(self, operation: str, number: int, limit: float | None) -> commands.Met:
+        is_late = False
+        self.is_waiting = True
+        try:
+            told = self._told(number, limit)
+            if told is None:
+                is_late = True
+                self._channel.send(reports.MeetingGivenUp(number))
+                told = self._told(number, _ANSWER_SECONDS)
+        finally:
+            self.is_waiting = False
+        if told is not None and not told.problem:
+            return told
+        problem = "the driver doesn't answer" if told is None else told.problem
+        words = f"ctx.{operation}(), the {_ordinal(number)} meeting of this rank"
+        if is_late:
+            raise BarrierTimeout(f"{words}, was not held in {limit:g} seconds: {problem}.")
+        raise BrokenBarrier(f"{words}, can't be held: {problem}.")
+
+    def _told(self, number: int, limit: float | None) -> commands.Met | None:
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._held, limit)
+            return self._held.pop(number, None)
+
+    def _take(self, told: commands.Met) -> None:
+        with self._changed:
+            self._held[told.number] = told
+            self._changed.notify_all()
+
+
+def _ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    teens = range(11, 14)
+    return f"{number}{'th' if number % 100 in teens else endings.get(number % 10, 'th')}"

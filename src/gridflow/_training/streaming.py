@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.push import STREAM
-from gridflow._training import arriving
+from gridflow._training import feeding
 from gridflow._wire.child import (
     StreamNews,
     StreamOpened,
@@ -47,7 +47,7 @@ class PushedStream:
             raise InvalidArgument(
                 "ctx.stream() can be called only once: the rows of a job come once."
             )
-        arriving.check(batch_size, tail)
+        feeding.check(batch_size, tail)
         make = runtime.mode.streams(together=runtime.trains_together)
         news = self._wait_for_row(batch_size)
         reader = _reader(runtime, STREAM, news)

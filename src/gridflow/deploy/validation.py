@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridflow.deploy.description.places import Places
 from gridflow.deploy.description.problems import JobError, Problem
-from gridflow.deploy.description.tree import parse, plain_value
+from gridflow.deploy.description.tree import Places, parse, plain_value
 from gridflow.deploy.schemas import VARIABLE, folder
 from gridflow.deploy.targets.registry import get_target
 

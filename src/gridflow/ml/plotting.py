@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.curves import panels
+from gridflow._spec.markup import panels
 from gridflow.errors import InvalidArgument, MissingDependency
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
-from gridflow._keras.group import compiled, data, steps, variables
+from gridflow._keras.group import data, steps, variables
 from gridflow._keras.patches.bugs import shares
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
             return fn(batch, *args)
         with self._knowing(step=steps.Step(part.rows)), shares.of(part):
             if steps.is_compiled(fn, model):
-                return compiled.in_two_parts(self, fn, model, batch, part.rows)
+                return in_two_parts(self, fn, model, batch, part.rows)
             return fn(batch, *args)
 
     def mean_gradients(self, grads: Sequence[Any]) -> list[Any]:
@@ -340,3 +341,52 @@ def current() -> Extended | None:
         return None
     found: Extended = replica.strategy.extended
     return found if found.exchange.size > 1 else None
+
+
+# A training step that XLA compiles on both sides of the exchange.
+#
+# XLA can't compile a Python function, which the exchange is. So the step is compiled in two parts:
+# up to the gradients, and from their means on.
+
+
+def in_two_parts(extended: Any, step: Callable[..., Any], model: Any, batch: Any, rows: Any) -> Any:
+    """Make the training step of a Keras model, and return its logs.
+
+    `extended`: Of the group's strategy, `gridflow._keras.group.strategy`.
+    `step`: The model's own, which takes a batch and applies gradients once, at its end.
+    `model`: Built, with its optimizer.
+    `rows`: How many this rank has in it.
+    """
+    optimizer = model.optimizer
+
+    @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
+    def gradients(batch: Any) -> Any:
+        asked: list[list[Any]] = []
+
+        def note(grads: Sequence[Any], trainable_variables: Any = None) -> None:
+            del trainable_variables
+            asked.append(list(grads))
+
+        vars(optimizer)["apply"] = note  # bypasses Keras's __setattr__
+        try:
+            with extended.exchange.compiling():
+                logs = step(batch)
+        finally:
+            del vars(optimizer)["apply"]
+        if len(asked) != 1:
+            raise InvalidArgument(
+                f"jit_compile=True is for steps that apply gradients once, and {type(model)} does "
+                f"it {len(asked)} times. Leave jit_compile out."
+            )
+        return logs, asked[0]
+
+    @tf.function(jit_compile=True)  # type: ignore[untyped-decorator]
+    def update(grads: Sequence[Any]) -> None:
+        with extended.after_sum():
+            optimizer.apply(grads, model.trainable_variables)
+
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    logs, grads = gradients(batch)
+    update(extended.exchange.mean(grads, rows))
+    return logs

@@ -37,7 +37,7 @@ from gridflow._keras import statistics
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental, position
-from gridflow._keras.resume import building, memory, optimizers, state
+from gridflow._keras.resume import building, memory, state
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
 from gridflow._keras.resume.interrupted import LastStep
 from gridflow._keras.resume.memory import Memory
@@ -277,7 +277,7 @@ class CheckpointAndResume(NeutralCallback):
             )
         self._refuse_other_files(there)
         building.build(self.model, self.flavour)
-        optimizers.build(self.model, self.flavour, there.built)
+        state.build(self.model, self.flavour, there.built)
         state.restore(self.model, self.flavour, there, _groups(there))
         if self._memory is not None:
             arrays = there.arrays("callbacks")
@@ -390,8 +390,7 @@ class CheckpointAndResume(NeutralCallback):
             epochs=list(self._epochs),
             is_optimizer_built=private_parts.is_optimizer_built(self.model.optimizer),
             built=[
-                optimizers.places(self.model, each)
-                for each in optimizers.others(self.model, self.flavour)
+                state.places(self.model, each) for each in state.others(self.model, self.flavour)
             ],
             callbacks=now.callbacks,
             before=self._before.callbacks if step else {},
@@ -442,7 +441,7 @@ class CheckpointAndResume(NeutralCallback):
 
     def _known(self) -> list[Any]:
         """Return what callbacks may refer to that a checkpoint has anyway."""
-        others = optimizers.others(self.model, self.flavour)
+        others = state.others(self.model, self.flavour)
         with contextlib.suppress(ValueError):  # a model of tf_keras that isn't built
             groups = state.variables(self.model, self.flavour, metrics=True)
             others += [variable for group in groups.values() for variable in group]

@@ -6,6 +6,7 @@ is read), so all ranks read together, in the same order.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
@@ -15,13 +16,11 @@ import numpy as np
 from gridflow._keras import statistics
 from gridflow._keras.patches import private_parts, registry
 from gridflow._keras.results import is_tensorflow
-from gridflow._keras.resume import optimizers
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow._spec import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Bytes of numbers that can be added up.
 _WIDE: Final = 4
@@ -54,7 +53,7 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
             "metrics": of_metrics if metrics else [],
             "random": private_parts.random_states(model),
         }
-    for i, each in enumerate(optimizers.others(model, flavour)):
+    for i, each in enumerate(others(model, flavour)):
         groups[OTHER.format(i)] = _legacy_optimizer(each)
     # A metric inside the model would be in two groups; a layer that is used twice occurs once.
     seen: set[int] = set()
@@ -144,7 +143,7 @@ def set_rates(model: Any, flavour: str, values: Sequence[float]) -> None:
 
 def _rates(model: Any, flavour: str) -> list[Any]:
     found = []
-    for optimizer in (model.optimizer, *optimizers.others(model, flavour)):
+    for optimizer in (model.optimizer, *others(model, flavour)):
         for each in getattr(optimizer, "optimizers", None) or [optimizer]:
             rate = getattr(each, "learning_rate", None)
             if hasattr(rate, "assign"):
@@ -204,3 +203,48 @@ def _is_new(variable: Any, seen: set[int]) -> bool:
 def _legacy_optimizer(optimizer: Any) -> list[Any]:
     found = optimizer.variables
     return list(found() if callable(found) else found)
+
+
+# Optimizers that a model has beside the one it is compiled with, as the two of a GAN.
+#
+# Keras builds them when the model's own ``train_step`` uses them first, for some of its variables.
+# A checkpoint says for which, so that they can be built, and restored, before that.
+
+
+def others(model: Any, flavour: str) -> list[Any]:
+    """Return the optimizers in a model's attributes, and in those of its submodels."""
+    kind = sys.modules[flavour].optimizers.Optimizer
+    found: list[Any] = [getattr(model, "optimizer", None)]
+    for layer in private_parts.layers(model):
+        for value in list(vars(layer).values()):
+            for each in _items(value):
+                if isinstance(each, kind) and not any(each is one for one in found):
+                    found.append(each)
+    return found[1:]
+
+
+def places(model: Any, optimizer: Any) -> list[int]:
+    """Return which of the model's variables an optimizer is built for."""
+    if not private_parts.is_optimizer_built(optimizer):
+        return []
+    of_key = {private_parts.key_of(optimizer, each): i for i, each in enumerate(model.variables)}
+    keys = private_parts.keys_of(optimizer)
+    return [of_key[key] for key in keys] if all(key in of_key for key in keys) else []
+
+
+def build(model: Any, flavour: str, built: Sequence[Sequence[int]]) -> None:
+    """Build the optimizers for these of the model's variables."""
+    variables = model.variables
+    with model.distribute_strategy.scope() if is_tensorflow(model) else nullcontext():
+        for optimizer, there in zip(others(model, flavour), built, strict=False):
+            if there and not private_parts.is_optimizer_built(optimizer):
+                optimizer.build([variables[place] for place in there])
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list | tuple):
+        yield from value
+    else:
+        yield value

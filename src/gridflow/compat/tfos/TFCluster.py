@@ -15,15 +15,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.compat.tfos import (
-    TFSparkNode,
-    _alias,
-    _frames,
-    _node,
-    _setting,
-    _starting,
-    reservation,
-)
+from gridflow.compat.tfos import TFSparkNode, _alias, _node, _rows, _setting, _starting, reservation
 from gridflow.compat.tfos._setting import InputMode
 from gridflow.errors import GridflowError, InvalidArgument, RunTimeout
 
@@ -51,7 +43,7 @@ _QUEUES: Final = ("input", "output", "error")
 #: How many bytes of rows may wait for a node on its disk.
 _WAITING: Final = "64MiB"
 
-_frames.remember_frames()
+_rows.remember_frames()
 
 
 class TFCluster:
@@ -131,11 +123,11 @@ class TFCluster:
                 "number of epochs you want.",
                 stacklevel=2,
             )
-        columns = _frames.of_frame(dataRDD)
+        columns = _rows.of_frame(dataRDD)
         if columns is not None:
             send = make(is_columns=True)
             for _ in range(num_epochs):
-                self._while_it_runs(lambda: _frames.feed(columns, send))
+                self._while_it_runs(lambda: _rows.feed(columns, send))
             return
         rows = self.sc.union([dataRDD] * num_epochs) if num_epochs > 1 else dataRDD
         self._while_it_runs(lambda: rows.foreachPartition(feed))

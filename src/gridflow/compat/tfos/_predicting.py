@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._feed.ingest.names import quoted
-from gridflow.compat.tfos import _restoring, _setting
-from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
+from gridflow.compat.tfos import _setting
+from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.columns import check_range
 from gridflow.ml.inference.frames import with_predictions
 from gridflow.ml.predict import serve
@@ -128,7 +128,7 @@ class _LoadedModel:
         self._work = work
         wanted = [tensor for _, tensor in work.inputs], [tensor for tensor, _ in work.outputs]
         if work.export_dir is None:
-            restored = _restoring.Restored(str(work.model_dir), *wanted)
+            restored = Restored(str(work.model_dir), *wanted)
             self._function, self._specs, given = restored.run, restored.inputs, restored.outputs
         else:
             self._function, self._specs, given = self._load(work.export_dir)
@@ -225,3 +225,77 @@ def _spark_type(spec: Any) -> str:
     for _ in range((1 if rank is None else rank) - 1):
         name = f"array<{name}>"
     return name
+
+
+# Loads a TensorFlow 1 checkpoint with its graph (``.meta``) as a function.
+
+
+class Restored:
+    """A folder's newest checkpoint, restored into a session.
+
+    `model_dir`: The folder, or the checkpoint itself.
+    `inputs`, `outputs`: Names of tensors in the graph, with or without ``:0``.
+    `inputs`, `outputs`: Tensors by name, without ``:0``.
+    Raises `GridflowError`: If there is no checkpoint, or it has no graph.
+    Raises `InvalidArgument`: If the graph has no such tensor.
+    """
+
+    def __init__(self, model_dir: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        import tensorflow as tf
+
+        checkpoint = _newest(model_dir)
+        graph = tf.Graph()
+        with graph.as_default():
+            saver = tf.compat.v1.train.import_meta_graph(f"{checkpoint}.meta", clear_devices=True)
+            self._session = tf.compat.v1.Session(graph=graph)
+            if saver is not None:  # None if the graph has no variables
+                saver.restore(self._session, checkpoint)
+        self.inputs = {_bare(name): _tensor(graph, name) for name in inputs}
+        self.outputs = {_bare(name): _tensor(graph, name) for name in outputs}
+
+    def run(self, **inputs: Any) -> dict[str, Any]:
+        """Return the outputs for a batch."""
+        import numpy as np
+
+        values = {self.inputs[name]: np.asarray(value) for name, value in inputs.items()}
+        found: dict[str, Any] = self._session.run(self.outputs, values)
+        return found
+
+
+def _newest(model_dir: str) -> str:
+    import tensorflow as tf
+
+    exists = tf.io.gfile.exists
+    found = model_dir if exists(f"{model_dir}.meta") else tf.train.latest_checkpoint(model_dir)
+    if found is None:
+        raise GridflowError(
+            f"model_dir={model_dir!r} contains no checkpoint of tf.compat.v1.train.Saver. For a "
+            "SavedModel, use setExportDir()."
+        )
+    if not exists(f"{found}.meta"):
+        raise GridflowError(
+            f"the checkpoint {found} has no graph ({found}.meta), because TensorFlow 2 doesn't "
+            "write one. Export the model with compat.export_saved_model(model, export_dir, True), "
+            "and pass its folder to setExportDir()."
+        )
+    return str(found)
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(":0")
+
+
+def _tensor(graph: Any, name: str) -> Any:
+    try:
+        return graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    except (KeyError, ValueError) as error:
+        operations = graph.get_operations()
+        open_ones = [
+            each.name
+            for each in operations
+            if each.type.startswith("Placeholder") and not each.name.startswith("save")  # Saver's
+        ]
+        raise InvalidArgument(
+            f"the checkpoint's graph has no tensor {name!r}; its placeholders are "
+            f"{', '.join(open_ones) or 'none'}.{did_you_mean(name, [o.name for o in operations])}"
+        ) from error

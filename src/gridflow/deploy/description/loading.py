@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from gridflow.deploy.description import description, parts, rules, services
 from gridflow.deploy.description.description import Job
-from gridflow.deploy.description.places import Places
 from gridflow.deploy.description.problems import JobError, Problem
-from gridflow.deploy.description.tree import Node, assign, parse, plain_value
+from gridflow.deploy.description.tree import Node, Places, assign, parse, plain_value
 from gridflow.errors import InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:

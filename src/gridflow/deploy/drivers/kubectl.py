@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -30,15 +32,13 @@ from gridflow.deploy.drivers.objects import (
     resource,
     state_of,
 )
-from gridflow.deploy.drivers.permissions import NotAllowed, missing
 from gridflow.deploy.drivers.streams import LogStream, show
 from gridflow.deploy.drivers.troubles import Troubles, waiting
-from gridflow.deploy.drivers.watch import Watch
 from gridflow.deploy.pods import COMPONENT
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from gridflow.deploy.description.description import Job
     from gridflow.deploy.targets.base import Rendering
@@ -379,3 +379,137 @@ class KubectlDriver:
 
 def _name(content: Any) -> str:
     return f"{resource(content)}/{content['metadata']['name']}"
+
+
+# Remembers the last state of an object that may disappear between two looks.
+
+_CHUNK = 4096
+
+
+class Watch:
+    """Follows an object with ``kubectl get --watch``, which misses no change.
+
+    The server ends each watch after some minutes, so it is restarted until it is closed. Without
+    permission to watch, there is no last state.
+
+    `words` (sequence of str): The command that gets the object.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = [*words, "--watch", "--output=json"]
+        self._last: Any = None
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="gridflow-watch", daemon=True)
+        self._thread.start()
+
+    def last(self) -> Any:
+        """Return the object's last known content, None if it was never seen."""
+        return self._last
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                self._process = subprocess.Popen(
+                    self._words,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL,
+                    text=True,
+                )
+            self._read(self._process)
+            self._process.wait()
+            self._closed.wait(1.0)
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        decoder, text = json.JSONDecoder(), ""
+        with process.stdout as stream:
+            for line in stream:
+                text += line
+                if line.rstrip() != "}":  # the object's last line isn't indented
+                    continue
+                try:
+                    self._last, end = decoder.raw_decode(text.lstrip())
+                except ValueError:
+                    continue
+                text = text.lstrip()[end:]
+
+
+# What a user may do on Kubernetes, asked before anything is created.
+
+
+class NotAllowed(GridflowError):
+    """The user lacks permissions that the job needs, so nothing was started.
+
+    `missing` (tuple of str): Each is a resource with its verbs, such as ``pods: list``.
+    """
+
+    def __init__(self, name: str, namespace: str, missing: tuple[str, ...]) -> None:
+        self.name, self.namespace, self.missing = name, namespace, missing
+        super().__init__(
+            f"you lack permissions in the namespace {namespace}: {'; '.join(missing)}. Nothing of "
+            f"{name} was started. Ask for a Role with them, or set another namespace; 'kubectl "
+            f"auth can-i --list --namespace={namespace}' prints those that you have."
+        )
+
+    def __reduce__(self) -> tuple[type[NotAllowed], tuple[str, str, tuple[str, ...]]]:
+        return type(self), (self.name, self.namespace, self.missing)
+
+
+def missing(
+    call: Callable[..., str], namespace: str, rights: list[dict[str, str]]
+) -> tuple[str, ...]:
+    """Return what the user may not do, asking the server all at once.
+
+    ``kubectl auth can-i`` asks the same way, one by one.
+
+    `call`: Runs kubectl with these words and an input ``text``, and returns what it prints.
+    `rights` (list of dict): The fields ``verb``, ``group``, ``resource`` and ``subresource`` of
+        each permission.
+    Returns: Each is a resource with its verbs, such as ``pods: list``. Empty if the server can't be
+        asked.
+    """
+    reviews = [
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"namespace": namespace, **right}},
+        }
+        for right in rights
+    ]
+    words = ("create", "--filename=-", "--output=json", "--validate=false")
+    try:
+        answers = call(*words, text="\n".join(map(json.dumps, reviews)))
+    except GridflowError:
+        return ()  # if anything else is wrong, too, the next call says so
+    found: dict[str, list[str]] = {}
+    for right, answer in zip(rights, _each_json(answers), strict=True):
+        if not answer.get("status", {}).get("allowed", True):
+            found.setdefault(_resource_of(right), []).append(right["verb"])
+    return tuple(f"{resource}: {', '.join(verbs)}" for resource, verbs in found.items())
+
+
+def _each_json(text: str) -> Iterator[Any]:
+    """Yield the objects of a text with one after the other."""
+    decoder, text = json.JSONDecoder(), text.strip()
+    while text:
+        found, end = decoder.raw_decode(text)
+        yield found
+        text = text[end:].lstrip()
+
+
+def _resource_of(right: dict[str, str]) -> str:
+    resource = ".".join(filter(None, (right["resource"], right.get("group"))))
+    return "/".join(filter(None, (resource, right.get("subresource"))))

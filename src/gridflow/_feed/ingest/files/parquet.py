@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import io
+import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from gridflow._feed.ingest.files.formats import Description, Format, Stretch
-from gridflow._feed.ingest.files.page_cache import is_cached
-from gridflow._feed.ingest.files.views import AS_VIEWS, footer_for_views, long_columns
+from gridflow._feed.long_texts import LONG_BYTES
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.types import leaf_type
 from gridflow.errors import DataError, SchemaError, did_you_mean
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from gridflow._feed.ingest.files.shares import Piece
     from gridflow._files.listing import FoundFile
 
-__all__ = ["ParquetFiles"]
+__all__ = ["AS_VIEWS", "ParquetFiles", "footer_for_views", "is_cached", "long_columns"]
 
 _SAMPLE_ROWS: Final = 64
 _FOOTERS_KEPT: Final = 256
@@ -267,3 +269,93 @@ def _field_of(schema: pa.Schema, column: str) -> pa.Field | None:
         elif found is not None and column.endswith(name):
             return found
     return None
+
+
+# Checks whether a file is in the page cache, so that it can be mapped instead of copied.
+
+#: One byte is checked in this many: a page that is missing after all is read when needed.
+_APART_BYTES: Final = 1 << 20
+#: The fraction that may be missing: pages may be evicted at any time.
+_LACKING: Final = 0.1
+
+
+def is_cached(path: str, first: int, last: int) -> bool:
+    """Return whether the kernel has a range of a local file in memory, as far as is known.
+
+    Uses ``RWF_NOWAIT``, see preadv2(2). Network file systems and FUSE don't support it, so their
+    files never count as cached. They must not be mapped: a read error would end the process with
+    SIGBUS instead of raising an error.
+
+    `first`, `last`: The range, in bytes; the last byte is excluded.
+    """
+    at_once = getattr(os, "RWF_NOWAIT", None)
+    if at_once is None:  # not Linux
+        return False
+    places = [*range(first, last, _APART_BYTES), last - 1]
+    byte, most = [bytearray(1)], len(places) * _LACKING
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    lacking = 0
+    try:
+        for place in places:
+            try:
+                lacking += not os.preadv(file, byte, place, at_once)
+            except BlockingIOError:
+                lacking += 1
+            if lacking > most:
+                return False
+    except OSError:  # not supported there
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+# Reads long bytes of Parquet files as Arrow views, which copies each value only once.
+#
+# An array of type ``binary`` stores all values consecutively, so it grows while it is read and is
+# copied each time. In an array of type ``binary_view`` each long value has its own memory.
+
+#: Option of `pyarrow.parquet.ParquetFile` for views; pyarrow before 21 doesn't have it.
+AS_VIEWS: Final[dict[str, Any]] = (
+    {"binary_type": pa.binary_view()}
+    if "binary_type" in inspect.signature(pq.ParquetFile).parameters
+    else {}
+)
+#: The key under which pyarrow stores the types of the columns it wrote; other programs don't.
+_TYPES: Final = b"ARROW:schema"
+
+
+def footer_for_views(footer: pq.FileMetaData) -> pq.FileMetaData:
+    """Return a footer without the Arrow types of its columns.
+
+    If it has them, pyarrow uses them, whatever the options say.
+    """
+    if _TYPES not in (footer.metadata or {}):
+        return footer
+    written = io.BytesIO()
+    footer.write_metadata_file(written)
+    # With the same length, as the format requires.
+    other = written.getvalue().replace(_TYPES, _TYPES.replace(b":", b"-"))
+    return pq.read_metadata(io.BytesIO(other))
+
+
+def long_columns(group: pq.RowGroupMetaData, schema: pa.Schema) -> Sequence[str]:
+    """Return the columns of bytes with 16 KiB per row or more, outside structs.
+
+    `schema`: Of the columns that are read.
+    """
+    if not AS_VIEWS:
+        return ()
+    least = LONG_BYTES * max(1, group.num_rows)
+    chunks = map(group.column, range(group.num_columns))
+    sizes = {chunk.path_in_schema: chunk.total_uncompressed_size for chunk in chunks}
+    return [
+        field.name
+        for field in schema
+        if pa.types.is_binary(field.type)
+        and "." not in field.name  # may be part of a struct
+        and sizes.get(field.name, 0) >= least
+    ]

@@ -12,14 +12,7 @@ from jax.experimental import multihost_utils
 import keras
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
-from gridflow._keras.patches.hooks import (
-    compiling,
-    evaluation_view,
-    fits,
-    group,
-    group_evaluation,
-    saving,
-)
+from gridflow._keras.patches.hooks import compiling, evaluation_view, fits, group, saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +116,7 @@ def _predicting(model: Any, once: ArrayOnce | None) -> Iterator[None]:
 
 HOOKS: Final = (
     group.same_weights(TRAINER, _broadcast, jax.distributed.is_initialized),
-    group_evaluation.hook(TRAINER, _evaluating, _predicting),
+    group.hook(TRAINER, _evaluating, _predicting),
     compiling.hook(private_parts.base_trainer(), "keras"),
     fits.hook(TRAINER, keras.callbacks.CallbackList),
     saving.hook(),

@@ -19,14 +19,7 @@ from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
 from gridflow._keras.patches.bugs.torch_groups import is_group
-from gridflow._keras.patches.hooks import (
-    compiling,
-    fits,
-    gradients,
-    group,
-    group_evaluation,
-    saving,
-)
+from gridflow._keras.patches.hooks import compiling, fits, gradients, group, saving
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -174,7 +167,7 @@ HOOKS: Final = (
     Hook("gradients and losses are those of all ranks' rows", _average, is_group),
     Hook("logs are those of all processes", _add_up_logs, is_group),
     # Each rank evaluates alone anyway, and its logs are those of all ranks.
-    group_evaluation.hook(
+    group.hook(
         TRAINER,
         lambda model, _: contextlib.nullcontext(model._get_metrics_result_or_logs),
         lambda *_: contextlib.nullcontext(),
