@@ -297,10 +297,6 @@ def _leave(code: int) -> None:
         output.leave(code)
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Prevent Spark inside the training function: it would silently start in each task.
 
 _MODULE: Final = "pyspark.core.context"
@@ -359,3 +355,7 @@ def _guard(module: ModuleType) -> None:
         begin(self, *args, **kwargs)
 
     context.__init__ = refusing
+
+
+if __name__ == "__main__":
+    main()

@@ -214,12 +214,6 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
-    if sys.path[0] in {"", str(Path.cwd())}:
-        del sys.path[0]  # modules of the current folder would otherwise be sent to the tasks
-    main()
-
-
 # The demo's page of results: a self-contained HTML file.
 
 _STYLE: Final = """
@@ -286,3 +280,9 @@ def _bars(values: Mapping[str, float], title: str) -> str:
         for name, value in values.items()
     )
     return f"<table><caption>{title}, minutes</caption><tbody>{rows}</tbody></table>"
+
+
+if __name__ == "__main__":
+    if sys.path[0] in {"", str(Path.cwd())}:
+        del sys.path[0]  # modules of the current folder would otherwise be sent to the tasks
+    main()

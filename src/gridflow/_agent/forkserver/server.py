@@ -332,10 +332,6 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
 # Unmaps libraries' code that the server no longer needs.
 #
 # Loading TensorFlow touches hundreds of MiB of its libraries' files. While the server maps those
@@ -383,3 +379,7 @@ def _unwritten() -> list[tuple[int, int, int]]:
         elif name == "Anonymous:" and place is not None and resident and rest.split()[0] == "0":
             found.append((*place, resident))
     return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
