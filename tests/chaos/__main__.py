@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import logging
 import os
 import random
 import sys
@@ -87,6 +88,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=known, default=known)
     given = parser.parse_args()
     os.environ[faults.MARK] = str(os.getpid())
+    logging.getLogger("py4j").setLevel(logging.ERROR)  # it tells of each thread's connection
     table: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
         collections.Counter
     )
