@@ -36,8 +36,13 @@ def run(seed: int, kinds: list[str]) -> tuple[str, str, str]:
     """Run a job; return its kind, what went wrong, and how it ended."""
     rng = random.Random(seed)
     kind = rng.choice(kinds)
-    fault, workers = rng.choice(faults.of(kind)), rng.choice((2, 3))
-    ended = threading.Event()
+    fault = rng.choice(faults.of(kind))
+    return kind, fault, end_of(kind, fault, rng)
+
+
+def end_of(kind: str, fault: str, rng: random.Random) -> str:
+    """Run a job to which something happens; return how it ended, "WRONG: …" if it isn't right."""
+    workers, ended = rng.choice((2, 3)), threading.Event()
 
     def later() -> None:
         give_up = time.monotonic() + 60
@@ -59,8 +64,7 @@ def run(seed: int, kinds: list[str]) -> tuple[str, str, str]:
             end = f"WRONG: {traceback.format_exc()}"
         ended.set()
         striker.join()
-        end = _nothing_left(end)
-    return kind, fault, end
+        return _nothing_left(end)
 
 
 def _nothing_left(end: str) -> str:

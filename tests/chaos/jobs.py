@@ -323,6 +323,7 @@ class Apart:
         words = ["ip", "netns", "exec", self.hosts.driver, sys.executable, "-m", "chaos.jobs"]
         self._process = subprocess.Popen(
             [*words, str(self.hosts.python(Path(folder))), folder],
+            env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
