@@ -83,7 +83,7 @@ test:  ## each feature once; CHANGED=1: what the last changes concern
 	@$(MAKE) --no-print-directory -j 2 $(TESTED)
 	$(PY) -m pytest $(AT_ONCE) $(if $(CHANGED),--changed=$(CHANGED)) $(OPTIONS)
 
-test-all:  ## everything, on all versions; PART=2/8: one of eight parts, for the background
+test-all:  ## everything, on all versions; PART=2/10: one of ten parts, for the background
 	@$(MAKE) --no-print-directory -j 2 $(WITH_PRODUCTS)
 	$(PY) -m pytest $(AT_ONCE) --all $(if $(PART),--part=$(PART)) $(OPTIONS)
 

@@ -147,7 +147,7 @@ def _keep_part(config, items):
     """Divide the tests by what they took, so that each part takes as long as the others."""
     found = re.fullmatch(r"(\d+)/(\d+)", config.getoption("part"))
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise pytest.UsageError(f"--part takes I/N, such as 2/8, not {config.getoption('part')!r}")
+        raise pytest.UsageError(f"--part takes I/N, such as 2/10, not {config.getoption('part')!r}")
     mine, number = int(found[1]), int(found[2])
     pieces = collections.defaultdict(list)
     for item in items:
