@@ -149,12 +149,16 @@ def test_a_new_agent_with_the_same_rows_hears_what_the_others_know():
     assert settled.spooled(1, identified("b", train=4)) == [SendTo(1, counts)]
 
 
-@pytest.mark.parametrize(("digest", "rows"), [("c", 4), ("d", 5)], ids=["an order", "a number"])
+@pytest.mark.parametrize(
+    ("digest", "rows"),
+    [("c", 4), ("d", 5), ("b", {"rows": 4, "rows_in": 5, "dropped": 1})],
+    ids=["an order", "a number", "rows that were dropped"],
+)
 def test_a_new_agent_with_other_rows_is_refused_and_all_hear_of_them(digest, rows):
     settled, _ = again()
     refused, counts = settled.spooled(1, identified(digest, train=rows))
     assert (refused.rank, "'train', computed once more, are others" in refused.reason) == (1, True)
-    assert counts == told({"train": [4, rows]})
+    assert counts == told({"train": [4, rows["rows"] if isinstance(rows, dict) else rows]})
 
 
 def test_who_has_borrowed_its_rows_or_has_yet_to_get_them_cant_have_them_again():

@@ -197,11 +197,16 @@ class LaunchRows:
         """Tell a rank what the others know, if its rows are what they were."""
         self._again.discard(rank)
         assert self._settled is not None
-        if new == self._counts[rank] and report.digests == self._digests[rank]:
+        known, digests = self._counts[rank], self._digests[rank]
+        others = [
+            name
+            for name in new
+            if new[name] != known[name] or report.digests.get(name) != digests.get(name)
+        ]
+        if not others:
             return [SendTo(rank, self._settled)]
-        names = (name for name in new if report.digests[name] != self._digests[rank].get(name))
         reason = (
-            f"Its rows of {next(names)!r}, computed once more, are others, or in another order, so "
+            f"Its rows of {others[0]!r}, computed once more, are others, or in another order, so "
             "the group can't go on from where it was"
         )
         self._counts[rank], self._digests[rank] = new, report.digests

@@ -122,6 +122,8 @@ class SparkLauncher:
 
     def replacing(self) -> SparkLauncher:
         """Return a launcher whose agents go on when one of them is lost, and is started again."""
+        if self._is_detached:  # no task would start it
+            return self
         return SparkLauncher(self._spark, repartition=self._repartition, replaces_agents=True)
 
     @property
