@@ -204,10 +204,7 @@ class CheckpointAndResume(NeutralCallback):
         elif self._goes_on is not None:
             self._last = LastStep.of(self.model, self.flavour)
         if self._drawn is None:
-            # The datasets of this epoch are those that started an iteration since its start.
-            now = [counter.pending for counter in self._runtime.epoch_counters]
-            before = self._pending + now[len(self._pending) :]
-            self._drawn = [old != new for old, new in zip(before, now, strict=True)]
+            self._drawn = self._drawn_from()
         every = self._runtime.training.checkpoint_every
         steps = self.params.get("steps") or incremental.known_steps(self._data)
         # The last step's checkpoint is written at the epoch's end: no step would be left to resume.
@@ -217,6 +214,12 @@ class CheckpointAndResume(NeutralCallback):
             self._due = functools.partial(self._save_step, batch + 1)
             if self._all is None:
                 self.settle()
+
+    def _drawn_from(self) -> list[bool]:
+        """Return for each dataset whether it has started an iteration since the epoch's start."""
+        now = [counter.pending for counter in self._runtime.epoch_counters]
+        before = self._pending + now[len(self._pending) :]
+        return [old != new for old, new in zip(before, now, strict=True)]
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write the epoch's checkpoint."""
@@ -422,6 +425,8 @@ class CheckpointAndResume(NeutralCallback):
             return None
         if is_last:  # the next pass over the data is that of the next epoch
             self._drawn = None
+        elif self._drawn is None and epoch == self._epoch:  # its first batches may be read already
+            self._drawn = self._drawn_from()
         last = self._last
         if last is None and epoch != self._epoch:  # between two epochs
             last = LastStep.of(self.model, self.flavour)

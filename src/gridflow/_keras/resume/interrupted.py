@@ -45,7 +45,8 @@ class LastStep:
 
     def _is_early(self, group: str, variable: Any) -> bool:
         if "optimizer" in group:
-            return not variable.shape  # counters, the learning rate, the scale of losses
+            # Counters, the learning rate, the scale of losses. TensorFlow's empty shape is true.
+            return len(variable.shape) == 0
         return group != "model" or id(variable) not in self._trained
 
     def note(self) -> None:
