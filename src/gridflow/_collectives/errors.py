@@ -44,3 +44,12 @@ class Missing(Exception):
         if self.why == "left":
             return RanksDiffer(words)
         return TimeoutError(words) if self.why == "late" else PeerGone(words)
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Return whether an error says that a rank was lost in an exchange."""
+    while error is not None:
+        if isinstance(error, PeerGone) or PeerGone.__name__ in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

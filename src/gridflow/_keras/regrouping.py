@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gridflow._collectives.errors import PeerGone
+from gridflow._collectives.errors import PeerGone, is_loss
 from gridflow._keras import own_callbacks
 from gridflow._keras.callbacks import EpochResults
 from gridflow._keras.patches import private_parts
@@ -117,7 +117,7 @@ class Regrouping:
                 history = attempt()
             except BaseException as error:
                 saver, self.saver = self.saver, None
-                if not _is_loss(error) or not self._knows_state(saver):
+                if not is_loss(error) or not self._knows_state(saver):
                     raise
                 self._runtime.due.wait(waits=True)
                 if not self._go_on(self._mine):
@@ -206,12 +206,3 @@ def _written(state: Checkpoint) -> bytes:
     file = io.BytesIO()
     state.write_to(file)
     return file.getvalue()
-
-
-def _is_loss(error: BaseException | None) -> bool:
-    """Return whether an error says that a rank was lost in an exchange."""
-    while error is not None:
-        if isinstance(error, PeerGone) or PeerGone.__name__ in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

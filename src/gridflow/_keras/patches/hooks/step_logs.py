@@ -12,6 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 import keras
+from gridflow._collectives.errors import is_loss
 from gridflow._keras import group, own_callbacks
 from gridflow._keras.neutral import NeutralCallback, numbers
 from gridflow._keras.patches import private_parts
@@ -93,7 +94,17 @@ def hook() -> Hook:
 
         def with_logs(data: Any) -> Any:
             logs = function(data)
-            return logs if own else mean_of(strategy, logs)
+            if own:
+                return logs
+            try:
+                return mean_of(strategy, logs)
+            except Exception as error:
+                runtime = present()
+                if runtime is None or runtime.regrouping is None or not is_loss(error):
+                    raise
+                # The step is complete, and this rank goes on from there once another one is in the
+                # lost one's place. What ranks exchange next notices the loss, too.
+                return logs
 
         setattr(with_logs, _OWN, own)
         self.train_function = with_logs
