@@ -30,10 +30,12 @@ ROWS = {"x": X, "y": X[:, 0] ** 2}
 def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
     """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps.
 
-    Instead of a step: "again", as the fit begins once more after another death. With two fits,
-    steps of the first one count up to 0. The victim is its process, its agent, or the executor.
+    Instead of a step: "again", as the fit begins once more after another death; or a float, so many
+    seconds after the third step, wherever that is. With two fits, steps of the first one count up
+    to 0. The victim is its process, its agent, or the executor.
     """
     import importlib
+    import threading
 
     from gridflow._agent.executor import executor_above
     from gridflow.testing.deaths import agent_of_this_task
@@ -68,6 +70,16 @@ def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
         def on_train_batch_end(self, batch, logs=None):
             self.done += 1
             dies_once(self.done)
+            for when in deaths.get(ctx.rank, ()) if self.done == 3 else ():
+                if isinstance(when, float):
+                    self.timer = threading.Timer(when, dies_once, [when])
+                    self.timer.start()
+            if any(isinstance(each, float) for found in deaths.values() for each in found):
+                time.sleep(0.01)
+
+        def on_train_end(self, logs=None):
+            if hasattr(self, "timer"):
+                self.timer.cancel()
 
     rows = functools.partial(ctx.dataset, batch_size=BATCH, features=["x"], label="y")
     first = []
@@ -143,6 +155,14 @@ def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
     assert sorted(each.task for each in lost) == [f"worker:{rank}" for rank in sorted(deaths)]
     assert {each.signal for each in lost} == {"SIGKILL"}
     assert result.ledger.check() == []
+
+
+@pytest.mark.parametrize("after", [0.02, 0.07, 0.13, 0.19, 0.26])
+def test_wherever_a_rank_is_the_model_is_the_same(undisturbed, after, tmp_path):
+    """In an exchange of gradients or of logs, before an epoch's first step, between two steps."""
+    value = run(train, {1: [after]}, str(tmp_path)).value
+    assert value["iterations"] == undisturbed["iterations"]
+    np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
 
 
 def test_a_new_process_passes_over_the_fits_that_the_others_have_behind_them(tmp_path):
