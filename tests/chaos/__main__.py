@@ -48,7 +48,7 @@ def end_of(kind: str, fault: str, rng: random.Random) -> str:
         give_up = time.monotonic() + 60
         while not faults.processes(faults.TRAINING) and time.monotonic() < give_up:
             time.sleep(0.1)
-        if not ended.wait(rng.uniform(1, 14)):
+        if not ended.wait(rng.uniform(0.5, 8)):
             faults.strike(fault, rng, job)
 
     with tempfile.TemporaryDirectory() as folder:
