@@ -215,9 +215,12 @@ class Pushed(Trained):
         if self._feeder.is_alive():
             raise TimeoutError
         found = super().end(timeout)
-        if self._error is not None and found.startswith("right"):
+        if self._error is None:
+            return found
+        if found.startswith("right") or not isinstance(self._error, GridflowError):
             return f"WRONG: {self._error!r}"
-        return found
+        # It has cancelled the job, or raises what the job has failed with.
+        return f"{type(self._error).__name__} where rows are fed" if "Cancelled" in found else found
 
 
 @functools.cache
