@@ -97,13 +97,17 @@ def main() -> int:
         collections.Counter
     )
     wrong = 0
-    for seed in range(given.first, given.first + given.runs):
-        began = time.monotonic()
-        kind, fault, end = run(seed, given.kinds)
-        wrong += end.startswith("WRONG")
-        table[kind, fault][end.partition(":")[0]] += 1
-        print(f"{seed:4d}  {kind}, {fault}: {end} ({time.monotonic() - began:.0f} s)", flush=True)
-    jobs.close()
+    try:
+        for seed in range(given.first, given.first + given.runs):
+            began = time.monotonic()
+            kind, fault, end = run(seed, given.kinds)
+            wrong += end.startswith("WRONG")
+            table[kind, fault][end.partition(":")[0]] += 1
+            print(
+                f"{seed:4d}  {kind}, {fault}: {end} ({time.monotonic() - began:.0f} s)", flush=True
+            )
+    finally:
+        jobs.close()
     print("\n| job | what went wrong | how it ended |\n|---|---|---|")
     for (kind, fault), ends in sorted(table.items()):
         shown = ", ".join(f"{count} x {end}" for end, count in ends.most_common())
