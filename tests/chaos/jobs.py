@@ -160,8 +160,8 @@ def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
     return {"x": x, "y": x[:, 0] ** 2}
 
 
-def pulled(folder: str, workers: int, **options: Any) -> Job:
-    distributor = TensorflowDistributor(
+def workers_here(folder: str, workers: int, **options: Any) -> TensorflowDistributor:
+    return TensorflowDistributor(
         workers,
         "multi_worker_mirrored",
         launcher=LocalLauncher(),
@@ -170,6 +170,10 @@ def pulled(folder: str, workers: int, **options: Any) -> Job:
         **OPTIONS,
         **options,
     )
+
+
+def pulled(folder: str, workers: int, **options: Any) -> Job:
+    distributor = workers_here(folder, workers, **options)
     return Trained(distributor, train, steps_of(workers), data={"train": numbers()})
 
 
@@ -188,15 +192,7 @@ class Pushed(Trained):
     """A job whose rows come while it runs."""
 
     def __init__(self, folder: str, workers: int) -> None:
-        distributor = TensorflowDistributor(
-            workers,
-            "multi_worker_mirrored",
-            launcher=LocalLauncher(),
-            checkpoint_every=5,
-            job_dir=folder,
-            **OPTIONS,
-        )
-        super().__init__(distributor, train_on_a_stream, None)
+        super().__init__(workers_here(folder, workers), train_on_a_stream, None)
         self._error: BaseException | None = None
         self._feeder = threading.Thread(target=self._feed)
         self._feeder.start()

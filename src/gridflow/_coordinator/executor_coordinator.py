@@ -237,13 +237,8 @@ class _Present:
         self.payloads.put(payload)
         return self
 
-    @property
-    def replaces_agents(self) -> bool:
-        """A Spark task can't request another one."""
-        return False
-
     def replace(self, rank: int) -> bool:  # noqa: ARG002 (as of other launches)
-        """Refuse."""
+        """Refuse: a Spark task can't request another one."""
         return False
 
     def ended(self) -> None:

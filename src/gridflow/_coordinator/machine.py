@@ -297,9 +297,9 @@ class JobMachine:
                 return self._fail(at, loss)
             self._coming.add(rank)
             words = f"{loss.task}: {loss.summary}. The others wait for an agent in its place."
-            others = tuple(each for each in self._group if each != rank)
-            todo = self._regroup(at, loss, words, others, patience)
-        member.up_by = at + patience
+            todo = self._regroup(rank, loss, words)
+        member.ready, member.up_by = False, at + patience
+        self._replacements.watch(rank)
         return [*todo, ev.ReplaceAgent(self.launch, rank)] if died and not has_new else todo
 
     def _came_back(self, at: float, rank: int) -> list[ev.Instruction]:
@@ -518,7 +518,7 @@ class JobMachine:
         #: the rank's new process has made no step yet.
         self._view = 0
         self._unhealed: dict[int, TaskFailure] = {}
-        #: Ranks of the group whose agents are gone, and whose new ones have yet to register.
+        #: Ranks of the group that have lost their agents and have no new ones yet.
         self._coming: set[int] = set()
 
     # Failure -------------------------------------------------------------------------------------
@@ -542,12 +542,12 @@ class JobMachine:
         is_programs = failure.signal != "SIGKILL" and failure.kind != "lost"
         if is_programs and any(_are_alike(failure, each) for each in self.replaced):
             return False
-        if failure.kind == PREEMPTED or any(
-            self._members[each].succeeded or (self._members[each].lost and each not in self._coming)
-            for each in self._group
-            if each != rank
-        ):
+        if failure.kind == PREEMPTED:
             return False
+        for each in self._group:
+            other = self._members[each]
+            if each != rank and (other.succeeded or (other.lost and each not in self._coming)):
+                return False
         # One must be left that knows the state of the training.
         return len({*self._unhealed, rank}) < len(self._group)
 
@@ -559,21 +559,16 @@ class JobMachine:
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
         if rank not in self._group:
             return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
-        return self._regroup(at, failure, words, self._group, self.start_timeout)
+        return self._regroup(rank, failure, words)
 
-    def _regroup(
-        self, at: float, failure: TaskFailure, words: str, told: tuple[int, ...], patience: float
-    ) -> list[ev.Instruction]:
-        """Let some ranks hear that the group forms again, with a new process of one that failed."""
-        rank = next(each for each in self._group if str(self.tasks[each]) == failure.task)
-        member = self._members[rank]
-        member.ready, member.up_by = False, at + patience
-        self._replacements.watch(rank)
+    def _regroup(self, rank: int, failure: TaskFailure, words: str) -> list[ev.Instruction]:
+        """Let all ranks with agents hear that the group forms again, with a new process of one."""
         self.replaced.append(failure)
         self._view += 1
         self._unhealed[rank] = failure
         for each in self._group:
             self._members[each].armed = False  # until it makes steps in the new group
+        told = tuple(each for each in self._group if each not in self._coming)
         words = f"{words} {len(self.replaced)} of max_replacements={self.max_replacements}."
         return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank, self._view), told)]
 
