@@ -7,7 +7,7 @@ help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: .venv/.ready  ## the virtual environment, made by uv (installed here when it is missing)
-.venv/.ready: pyproject.toml requirements/constraints.txt scripts/setup.sh
+.venv/.ready: pyproject.toml requirements/constraints.txt scripts/setup.sh $(wildcard src/gridflow/_collectives/native/*.[ch])
 	@bash scripts/setup.sh
 	@touch $@
 

@@ -1,8 +1,12 @@
-"""The wheel carries the TFRecord jar: this hook builds it with Maven where it isn't built yet."""
+"""What the wheel carries besides Python: the TFRecord jar, and the exchange of gradients in C.
+
+This hook builds them, the jar only where it isn't up to date.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,17 +15,22 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 JAR = "gridflow-tfrecord.jar"
+NATIVE = Path("gridflow", "_collectives", "native")
 
 
-class JarInTheWheel(BuildHookInterface[Any]):
+class InTheWheel(BuildHookInterface[Any]):
     """Put the jar beside ``gridflow/tfrecord/jars.py``, where ``tfrecord.jar()`` looks first."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the jar to what the wheel holds.
+        """Add the jar and the libraries to what the wheel holds.
 
+        Without a C compiler there are no libraries, and everything works, if more slowly.
         Without Maven there is a warning and a wheel without the jar: all but Spark's data source
         and Hadoop's formats works, and ``tfrecord.jar()`` says what is missing.
         """
+        native = runpy.run_path(str(Path(self.root, "src", NATIVE, "build.py")))
+        for built in native["build"]():
+            build_data["force_include"][str(built)] = str(NATIVE / built.name)
         if version == "editable":
             return  # There jar() finds what Maven leaves in the source tree, as soon as it does.
         java = Path(self.root, "java")

@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT / "tests" / "suite"))
 from pythons import find
 
 JAR = "gridflow/tfrecord/gridflow-tfrecord.jar"
+NATIVE = "gridflow/_collectives/native/"
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = "[spark,tensorflow-cpu]"
 #: What a release holds besides the packages.
@@ -74,6 +75,8 @@ def check(sdist, wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     if JAR not in names:
         raise SystemExit(f"{wheel.name} has no jar: Maven and a JDK are needed to build it")
+    if not any(name.startswith(NATIVE) and name.endswith(".so") for name in names):
+        raise SystemExit(f"{wheel.name} has no exchange in C: a C compiler is needed to build it")
     licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
     if not {"LICENSE", "NOTICE"} <= licences:
         raise SystemExit(f"{wheel.name} holds the licences {sorted(licences)}")

@@ -40,6 +40,7 @@ echo "Installing what gridflow needs${1:+, and $1} (the first time it is fetched
   --constraint requirements/constraints.txt pyspark
 "$uv" pip install --quiet --python .venv/bin/python --constraint requirements/constraints.txt \
   --editable ".[spark,tensorflow,tf-keras,tensorboard,jax,demo${1:+,$1}]" --group lint --group test
+.venv/bin/python src/gridflow/_collectives/native/build.py
 # Where PYTHONDONTWRITEBYTECODE is set, as in many images, every training process would compile all of
 # TensorFlow anew: ten seconds each. Some packages hold files for other versions of Python.
 .venv/bin/python -m compileall -q -j 0 .venv/lib src >/dev/null || true

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridflow._collectives import joining
+from gridflow._collectives import joining, native
 from gridflow._collectives.errors import PeerGone, RanksDiffer
 from gridflow._wire import mutual_tls
 from suite.new_process import in_new_network
@@ -25,8 +25,10 @@ from suite.waiting import patience, wait_for
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def rank_of(hosts, rank, everyone, found, work, timeout):
+def rank_of(hosts, rank, everyone, found, work, timeout, in_python):
     """Join the others, and send back what `work` returns, or the error."""
+    if rank in in_python:
+        os.environ["GRIDFLOW_NATIVE"] = "0"
     joining._host = lambda: f"host {hosts[rank]}"
     try:
         with joining.Joining(rank, "127.0.0.1", "127.0.0.1") as mine:
@@ -38,14 +40,18 @@ def rank_of(hosts, rank, everyone, found, work, timeout):
 
 
 class Ranks:
-    """Processes that have joined one another."""
+    """Processes that have joined one another.
 
-    def __init__(self, hosts, work, timeout=None):
+    `in_python`: The ranks without the exchange in C.
+    """
+
+    def __init__(self, hosts, work, timeout=None, in_python=()):
         self.found = SPAWN.Queue()
         self.everyone = [SPAWN.Queue() for _ in hosts]
         self.processes = [
             SPAWN.Process(
-                target=rank_of, args=(hosts, rank, self.everyone, self.found, work, timeout)
+                target=rank_of,
+                args=(hosts, rank, self.everyone, self.found, work, timeout, in_python),
             )
             for rank in range(len(hosts))
         ]
@@ -431,3 +437,118 @@ def test_parts_are_weighted_in_one_sum_and_all_hear_what_any_has_told(ranks, hos
         for _, (sums, *_), *_ in found
         for one, other in zip(sums, found[0][1][0], strict=True)
     )
+
+
+# In C ---------------------------------------------------------------------------------------------
+
+FLOAT32 = np.dtype(np.float32)
+without_c = pytest.mark.skipif(native.path_of("exchange") is None, reason="it wasn't built")
+
+
+def refuse(*_):
+    raise AssertionError("this exchange should be made in C")
+
+
+def only_in_c(group):
+    """Share memory, and make what C can do and doesn't do fail."""
+    group.add_up([np.ones(600)], dtype=np.dtype(np.float64))
+    if native.path_of("exchange"):
+        vars(group)["_sum"] = refuse
+
+
+def gradients(group, rank):
+    random = np.random.default_rng(rank)
+    # The third one begins in one piece of memory and ends in another.
+    shapes = [(3, 5), (), (70_001, 4), (0, 2), (500, 3), (1,)]
+    found = []
+    only_in_c(group)
+    for weight in (None, 7 * rank, 2**40 + rank):
+        group.told = 1 << rank
+        mine = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+        mine[0][0, 0] = np.nan if weight == 0 else -0.0
+        sums, weights = group.add_up(mine, dtype=FLOAT32, weight=weight)
+        found.append(([each.tobytes() for each in sums], [each.shape for each in sums], weights))
+    return found, group.heard, group.waited > 0
+
+
+@without_c
+@pytest.mark.parametrize(
+    "size", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 6))]
+)
+def test_c_and_python_compute_the_same_bits_and_work_with_each_other(size, ranks):
+    some, all_of_them = range(1, size, 2), range(size)
+    found = [
+        result
+        for in_python in ([], some, all_of_them)
+        for result in ranks([0] * size, gradients, in_python=in_python).meet().results()
+    ]
+    assert all(each == found[0] for each in found)
+    assert found[0][1:] == (2**size - 1, True)
+
+
+def in_c_for_ever(folder, group, rank):
+    only_in_c(group)
+    Path(folder, str(rank)).touch()
+    if rank == 1:
+        signal.pause()
+    return group.add_up([np.ones(100_000, np.float32)], dtype=FLOAT32, weight=1)
+
+
+@without_c
+@pytest.mark.parametrize(
+    ("signum", "kind", "words"),
+    [
+        (signal.SIGKILL, PeerGone, "connection closed by peer: rank 1 has left"),
+        (signal.SIGSTOP, TimeoutError, "rank 1 did not come in time"),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_in_c_all_ranks_hear_who_is_missing(signum, kind, words, ranks, tmp_path):
+    timeout = 2.5 if kind is TimeoutError else None
+    work = functools.partial(in_c_for_ever, tmp_path)
+    job = ranks([0] * 3, work, timeout=timeout).meet()
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 3, "the first sum")
+    os.kill(job.processes[1].pid, signum)
+    errors = job.results(2)
+    assert [type(each) for each in errors] == [kind] * 2
+    assert all(words in str(each) for each in errors)
+
+
+def other_shapes(group, rank):
+    only_in_c(group)
+    shape = (100, 90) if rank else (90, 100)
+    return group.add_up([np.ones(shape, np.float32)], dtype=FLOAT32, weight=1)
+
+
+def other_operation(group, rank):
+    group.all_reduce(np.ones(600))
+    if rank:
+        return group.all_reduce(np.ones(9_000, np.float32))
+    return group.add_up([np.ones(9_000, np.float32)], dtype=FLOAT32, weight=1)
+
+
+@without_c
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [(other_shapes, "(100, 90)"), (other_operation, "36,160 bytes of float32")],
+)
+def test_in_c_ranks_in_different_operations_are_told_so(work, words, ranks):
+    found = ranks([0, 0], work).meet().results()
+    assert all(isinstance(each, RanksDiffer | PeerGone) for each in found)
+    told = " ".join(str(each) for each in found)
+    assert "different collective operations" in told
+    assert words in told
+
+
+def leaves(group, rank):
+    group.all_reduce(np.ones(600))
+    if rank:
+        return group.leave()
+    return group.add_up([np.ones(9_000, np.float32)], dtype=FLOAT32, weight=1)
+
+
+@without_c
+def test_in_c_a_rank_that_has_left_is_not_waited_for(ranks):
+    (error, _) = ranks([0, 0], leaves).meet().results()
+    assert isinstance(error, RanksDiffer)
+    assert "rank 1 has returned from its function" in str(error)

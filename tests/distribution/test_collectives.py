@@ -15,13 +15,14 @@ from gridflow import (
     LocalLauncher,
     TensorflowDistributor,
 )
+from gridflow._collectives import native
 
 pytestmark = pytest.mark.slow
 ROWS = {"x": np.random.default_rng(0).normal(size=(64, 4)).astype("float32")}
 ROWS["y"] = ROWS["x"].sum(axis=1)
 
 
-def distributor(implementation="auto", deadlines=None, **options):
+def distributor(implementation="auto", deadlines=None, env=None, **options):
     communication = CommunicationOptions(implementation, **options)
     return TensorflowDistributor(
         2,
@@ -30,6 +31,7 @@ def distributor(implementation="auto", deadlines=None, **options):
         progress=False,
         distribution=Distribution(communication=communication),
         deadlines=deadlines,
+        env=env or {},
     )
 
 
@@ -85,6 +87,44 @@ def test_values_are_the_same_whoever_exchanges_them():
         assert logs == expected[1]
         assert found == expected[2] == [[0, 1, 1], [0, 0, 1, 1]]
         assert eager == expected[3] == 3.0
+
+
+def learn(ctx):
+    """Return weights, and how often gradients were exchanged by Python."""
+    import keras
+    from gridflow._collectives.host import HostGroup
+
+    in_python, original = [], HostGroup._sum
+
+    def seen(self, values):
+        if values.length > 40_000:
+            in_python.append(values.length)
+        return original(self, values)
+
+    HostGroup._sum = seen
+    keras.utils.set_random_seed(1)
+    with ctx.strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(7_001), keras.layers.Dense(1)]
+        )
+        model.compile("adam", "mse")
+    data = ctx.dataset("rows", batch_size=8, features="x", label="y")
+    model.fit(data, epochs=2, verbose=0)
+    return model.get_weights(), len(in_python)
+
+
+def test_gradients_are_the_same_in_c_and_in_python():
+    if native.path_of("exchange_tensorflow") is None:
+        pytest.skip("it wasn't built")
+    rows = {name: values[:61] for name, values in ROWS.items()}  # ranks have unequal parts
+    in_c, in_python = (
+        distributor(env=env).run(learn, data={"rows": rows}).values
+        for env in ({}, {"GRIDFLOW_NATIVE": "0"})
+    )
+    for (weights, count), (wanted, wanted_count) in zip(in_c, in_python, strict=True):
+        assert wanted_count - count == 8  # the rest are first values of variables
+        for mine, other in zip(weights, wanted, strict=True):
+            np.testing.assert_array_equal(mine, other)
 
 
 def narrow(ctx, flavour, units):

@@ -62,6 +62,8 @@ def test_the_wheel_holds_every_module_and_nothing_of_the_tests(wheel):
     modules = {str(path.relative_to(source)) for path in (source / "gridflow").rglob("*.py")}
     assert modules <= names
     assert all(name.startswith(("gridflow/", "gridflow-")) for name in names)
+    built = {Path(name).name.partition(".")[0] for name in names if name.endswith(".so")}
+    assert built == {"exchange", "exchange_tensorflow"}
     licences = {Path(name).name for name in names if ".dist-info/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
 

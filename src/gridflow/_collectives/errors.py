@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gridflow._collectives import native
+
 _WORDS: Final = {
     "late": "rank {rank} did not come in time (CommunicationOptions(timeout_seconds=)).",
     "left": (
@@ -16,6 +18,10 @@ _WORDS: Final = {
         "network between the two hosts, has failed."
     ),
 }
+
+
+#: The first words about ranks that called different operations.
+DIFFER: Final = "rank {rank} and this one are in different collective operations."
 
 
 class PeerGone(ConnectionError):
@@ -53,3 +59,14 @@ def is_loss(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def formats() -> dict[int, bytes]:
+    """Return how errors begin, by the ends of an exchange in C, which puts in the rank."""
+    found = {how: Missing(0, why).error() for how, why in native.WHYS.items()}
+    words = {
+        how: f"{type(error).__name__}: {_WORDS[native.WHYS[how]]}" for how, error in found.items()
+    }
+    for how in (native.IN_ANOTHER, native.OTHER_SHAPES):
+        words[how] = f"{RanksDiffer.__name__}: {DIFFER}"
+    return {how: each.format(rank="%d").encode() for how, each in words.items()}

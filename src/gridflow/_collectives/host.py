@@ -6,6 +6,7 @@ All ranks add numbers in rank order, so all get the same bits.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import socket
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridflow._collectives.errors import Missing, RanksDiffer
+from gridflow._collectives import native
+from gridflow._collectives.errors import DIFFER, Missing, RanksDiffer
 from gridflow._collectives.parts import Parts, Whole
 from gridflow._feed.memory import aligned_empty
 
@@ -41,6 +43,14 @@ _FIRST_SUM: Final = 1
 _FEW: Final = 4
 
 
+def _known(name: str) -> Any:
+    """Return an attribute that the exchange in C knows, too."""
+    return property(
+        lambda group: getattr(group.state, name),
+        lambda group, value: setattr(group.state, name, value),
+    )
+
+
 class HostGroup:
     """The ranks of one host, one of them here.
 
@@ -57,6 +67,8 @@ class HostGroup:
     `heard`: What any rank has told. After the same sum, it is the same on all ranks.
     """
 
+    told, asked, heard, waited = map(_known, ("told", "asked", "heard", "waited"))
+
     def __init__(
         self,
         ranks: list[int],
@@ -70,14 +82,16 @@ class HostGroup:
     ) -> None:
         self._ranks, self._rank, self._size = ranks, rank, size
         self.is_chief = rank == 0
-        self.told = self.asked = self.heard = 0
-        self.waited = 0.0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
-        self._lock = threading.Lock()
-        self._count = 0
-        self._room, self._side = 0, 0
+        sockets = [-1 if each == rank else links[each].fileno() for each in ranks]
+        #: What the exchange in C knows, too.
+        self.state = native.GroupState.of(ranks, rank, size, sockets, hosts)
+        self._native = native.library()
+        self._lock = (
+            threading.Lock() if self._native is None else native.GroupLock(self.state, self._native)
+        )
         self._memory = np.empty(0, np.uint8)
         for _, link in self._links:
             if timeout is not None:
@@ -102,26 +116,63 @@ class HostGroup:
         *,
         dtype: np.dtype[Any],
         weight: int | None = None,
+        checksum: int | None = None,
     ) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
         """Return sums over all ranks, or weighted means, in one exchange.
 
         `arrays`: Numbers, of the same shapes on all ranks.
         `dtype`: The floating-point type in which they are exchanged, and come back.
         `weight`: How much this rank's numbers count: its rows. Default: sums are returned.
+        `checksum`: Of what must be the same on all ranks. Default: of the shapes.
         `weights`: By rank.
         Raises `PeerGone`, `TimeoutError`, `RanksDiffer`: As `all_reduce`.
         """
         mine = Parts(
-            arrays, dtype, self._rank, self._size, weight=weight, told=self.told | self.asked
+            arrays,
+            dtype,
+            self._rank,
+            self._size,
+            weight=weight,
+            told=self.told | self.asked,
+            checksum=checksum,
         )
+        if mine.is_plain and (found := self._add_up_in_c(mine)) is not None:
+            return found
         total = self._sum(mine)
         notes = mine.notes(total)
         for rank, note in enumerate(notes):
             if note.checksum != mine.checksum:
-                raise RanksDiffer(f"{_DIFFER.format(rank=rank)} Shapes here: {mine.describe()}.")
+                raise _in_other_shapes(rank, mine)
         for note in notes:
             self.heard |= note.flags
         return mine.sums(total), [note.weight for note in notes]
+
+    def _add_up_in_c(self, mine: Parts) -> tuple[list[np.ndarray[Any, Any]], list[int]] | None:
+        if self._native is None:
+            return None
+        state = ctypes.byref(self.state)
+        arrays = native.NativeArrays(mine.arrays, mine.weight, mine.checksum, self._size)
+        if not self._native.gridflow_can_add_up(state, arrays.given):
+            return None
+        sums = mine.sums(aligned_empty((mine.length,), mine.dtype))
+        with self._lock:
+            how = self._native.gridflow_add_up(state, arrays.into(sums))
+            if how == native.OTHER_SHAPES:
+                raise _in_other_shapes(self.state.missing, mine)
+            try:
+                self._judge(how, self._header(mine, 0))
+            except Missing as missing:
+                self._give_up(missing)
+                raise missing.error() from None
+        return sums, arrays.weights
+
+    def _judge(self, how: int, header: bytes) -> None:
+        """Raise an error for the end of an exchange in C."""
+        rank = self.state.missing
+        if how in native.WHYS:
+            raise Missing(rank, native.WHYS[how])
+        if how != native.DONE:
+            self._compare(rank, header, bytes(self.state.said))
 
     def tell(self) -> None:
         """Exchange nothing but what ranks tell each other. All must call it."""
@@ -138,7 +189,7 @@ class HostGroup:
             except Missing as missing:
                 self._give_up(missing)
                 raise missing.error() from missing.__cause__
-            self._count += 1
+            self.state.count += 1
         return out
 
     def all_gather(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -191,7 +242,7 @@ class HostGroup:
     ) -> None:
         # Pieces alternate between two slots: a rank that is ahead overwrites nothing still being
         # read. Between hosts one is enough, as all ranks meet again before the sum is read.
-        self._side ^= self._hosts == 1
+        self.state.side ^= self._hosts == 1
         slots = [self._slot(place, out) for place in range(len(self._ranks) + 1)]
         *parts, total = slots
         mine.write(start, parts[self._me])
@@ -211,12 +262,12 @@ class HostGroup:
         out[...] = total
 
     def _slot(self, place: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        start = (self._side * (len(self._ranks) + 1) + place) * self._room
+        start = (self.state.side * (len(self._ranks) + 1) + place) * self.state.room
         return self._memory[start : start + like.nbytes].view(like.dtype)
 
     def _make_room(self, mine: Whole | Parts, need: int) -> None:
         """Share more memory, if a rank's part needs more than there is."""
-        if need <= self._room:
+        if need <= self.state.room:
             return
         self._meet(mine, _ROOM)  # a rank in another operation would take the memory for its end
         room = -(-max(need, _PIECE) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -241,7 +292,7 @@ class HostGroup:
             self._memory = np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
         finally:
             os.close(descriptor)
-        self._room = room
+        self.state.room, self.state.memory = room, self._memory.ctypes.data
 
     # All of a host -------------------------------------------------------------------------------
 
@@ -271,7 +322,7 @@ class HostGroup:
         self.waited += time.perf_counter() - began
 
     def _header(self, mine: Whole | Parts, stage: int) -> bytes:
-        return _HEADER.pack(self._count, mine.nbytes, mine.dtype.name.encode()[:8], stage)
+        return _HEADER.pack(self.state.count, mine.nbytes, mine.dtype.name.encode()[:8], stage)
 
     def _compare(self, rank: int, mine: bytes, told: bytes) -> None:
         if told == mine:
@@ -280,7 +331,7 @@ class HostGroup:
         if stage == _LOSS:
             raise Missing(missing, why.rstrip(bytes(1)).decode(), is_told=True)
         raise RanksDiffer(
-            f"{_DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
+            f"{DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
         )
 
     def _receive(
@@ -308,7 +359,8 @@ class HostGroup:
             self._chain.give_up(missing)
 
 
-_DIFFER: Final = "rank {rank} and this one are in different collective operations."
+def _in_other_shapes(rank: int, mine: Parts) -> RanksDiffer:
+    return RanksDiffer(f"{DIFFER.format(rank=rank)} Shapes here: {mine.describe()}.")
 
 
 def _send(link: socket.socket, message: bytes) -> None:

@@ -61,6 +61,7 @@ class Parts:
     `weight`: How much this rank's numbers count. The sums are then weighted means, and zeros if no
         rank counts. Numbers that don't count may be anything.
     `told`: A byte of flags.
+    `checksum`: Of what must be the same on all ranks. Default: of the shapes.
     """
 
     def __init__(
@@ -72,26 +73,33 @@ class Parts:
         *,
         weight: int | None = None,
         told: int = 0,
+        checksum: int | None = None,
     ) -> None:
-        self._arrays = [np.asarray(each, order="C").reshape(-1) for each in arrays]
+        #: With one dimension.
+        self.arrays = [np.asarray(each, order="C").reshape(-1) for each in arrays]
         self._shapes = [each.shape for each in arrays]
-        self._size, self._weight = size, weight
+        self._size, self.weight = size, weight
         step = max(1, _ALIGNED_BYTES // dtype.itemsize)
-        lengths = [size * _NOTE.size, *map(len, self._arrays)]
+        lengths = [size * _NOTE.size, *map(len, self.arrays)]
         #: Where the notes and the arrays begin, and where the last one ends.
         self._bounds = [0, *itertools.accumulate(-(-each // step) * step for each in lengths)]
         self.dtype, self.length = dtype, self._bounds[-1]
         self.nbytes = self.length * dtype.itemsize
-        self.checksum = zlib.crc32(repr(self._shapes).encode())
+        self.checksum = checksum_of(self._shapes) if checksum is None else checksum
         note = np.frombuffer(_NOTE.pack(weight or 0, told, self.checksum), np.uint8)
         self._notes = np.zeros(lengths[0], dtype)
         self._notes[rank * _NOTE.size : (rank + 1) * _NOTE.size] = note
         self._share = 1.0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all numbers are float32, as those that travel."""
+        return all(each.dtype == self.dtype == np.float32 for each in self.arrays)
+
     def write(self, start: int, into: np.ndarray[Any, Any]) -> None:
         """Write the numbers from ``start`` on, weighted, and zeros where there are none."""
         stop = start + len(into)
-        for place, values in enumerate([self._notes, *self._arrays]):
+        for place, values in enumerate([self._notes, *self.arrays]):
             begin, end = self._bounds[place : place + 2]
             if begin >= stop or end <= start:
                 continue
@@ -99,16 +107,16 @@ class Parts:
             given = values[max(start - begin, 0) :][: len(target)]
             target[len(given) :] = 0
             target = target[: len(given)]
-            if place and self._weight == 0:
+            if place and self.weight == 0:
                 target[...] = 0
-            elif place and self._weight is not None:
-                np.multiply(given, self.dtype.type(self._weight), out=target, casting="unsafe")
+            elif place and self.weight is not None:
+                np.multiply(given, self.dtype.type(self.weight), out=target, casting="unsafe")
             else:
                 target[...] = given
 
     def finish(self, start: int, sums: np.ndarray[Any, Any]) -> None:
         """Divide the sums from ``start`` on by the sum of the weights."""
-        if self._weight is None:
+        if self.weight is None:
             return
         first = self._bounds[1]
         if start == 0:  # pieces are never as small as the notes
@@ -124,7 +132,7 @@ class Parts:
         return [
             total[start : start + len(values)].reshape(shape)
             for start, values, shape in zip(
-                self._bounds[1:-1], self._arrays, self._shapes, strict=True
+                self._bounds[1:-1], self.arrays, self._shapes, strict=True
             )
         ]
 
@@ -136,3 +144,8 @@ class Parts:
     def describe(self) -> str:
         """Return the shapes in words."""
         return ", ".join(map(str, self._shapes))
+
+
+def checksum_of(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return a number for the shapes of arrays."""
+    return zlib.crc32(repr(list(shapes)).encode())

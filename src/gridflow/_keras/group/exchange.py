@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import tensorflow as tf
 
+from gridflow._collectives.parts import checksum_of
+from gridflow._keras.group import operation
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class GroupExchange:
     def __init__(
         self, group: HostGroup | None, rank: int = 0, size: int = 1, wire: Any = None
     ) -> None:
-        self.group: Any = group
+        self.group = group
         self.is_joining = False
         self.rank, self.size = rank, size
         self._wire = None if wire is None else np.dtype(wire.as_numpy_dtype)
@@ -63,6 +65,16 @@ class GroupExchange:
         with tf.init_scope(), tf.device(_CPU):
             # TensorFlow orders only operations that read or write the same variable.
             self._order = tf.Variable(0.0, trainable=False, name="order_of_exchanges")
+
+    @property
+    def group(self) -> Any:
+        """The group through which values are exchanged."""
+        return self._group
+
+    @group.setter
+    def group(self, group: HostGroup | None) -> None:
+        self._group = group
+        self._in_use = operation.InUse(group)
 
     def _is_alone(self) -> bool:
         return is_alone() or self.size == 1 or self.group is None
@@ -84,7 +96,16 @@ class GroupExchange:
         """
         if self._is_alone():
             return list(grads)
-        return self._combined(grads, tf.cast(rows, tf.int64), wire=self._wire)
+        rows = tf.cast(rows, tf.int64)
+        in_c = operation.mean_of_rows()
+        there = [each for each in grads if each is not None]
+        if in_c is None or not there or self._wire or not all(map(_is_plain, there)):
+            return self._combined(grads, rows, wire=self._wire)
+        checksum = checksum_of([tuple(each.shape) for each in there])
+        with tf.device(_CPU):
+            found = in_c(values=there, rows=rows, order=self._order.handle, checksum=checksum)
+        means = iter(found)
+        return [None if each is None else next(means) for each in grads]
 
     def sums(self, values: Sequence[Any], *, means: bool = False) -> list[Any]:
         """Return the sums of numbers over all ranks, or their means.
@@ -267,6 +288,17 @@ class GroupExchange:
             )
             tf.raw_ops.AssignVariableOp(resource=self._order.handle, value=after)
         return outputs
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor of a graph that can be exchanged as it is."""
+    return (
+        not tf.executing_eagerly()
+        and tf.is_tensor(value)
+        and not isinstance(value, tf.IndexedSlices)
+        and value.dtype == tf.float32
+        and value.shape.is_fully_defined()
+    )
 
 
 def with_tensors(value: Any) -> Any:
