@@ -18,7 +18,7 @@ typedef struct TF_OpKernelContext TF_OpKernelContext;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 typedef struct TF_ShapeHandle TF_ShapeHandle;
-enum { TF_OK = 0, TF_UNKNOWN = 2, TF_FLOAT = 1, MOST_DIMENSIONS = 16, MESSAGE_BYTES = 512 };
+enum { TF_OK = 0, TF_UNKNOWN = 2, MOST_DIMENSIONS = 254, MESSAGE_BYTES = 512 };
 
 TF_Status *TF_NewStatus(void);
 void TF_DeleteStatus(TF_Status *);
@@ -31,8 +31,8 @@ void *TF_TensorData(const TF_Tensor *);
 void TF_DeleteTensor(TF_Tensor *);
 int TF_NumInputs(TF_OpKernelContext *);
 void TF_GetInput(TF_OpKernelContext *, int, TF_Tensor **, TF_Status *);
-TF_Tensor *TF_AllocateOutput(TF_OpKernelContext *, int, int type, const int64_t *dims, int, size_t,
-                             TF_Status *);
+TF_Tensor *TF_ForwardInputOrAllocateOutput(TF_OpKernelContext *, const int *candidates, int, int,
+                                           const int64_t *dims, int, int *forwarded, TF_Status *);
 void TF_OpKernelContext_Failure(TF_OpKernelContext *, TF_Status *);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction *, const char *, int64_t *,
                                           TF_Status *);
@@ -139,6 +139,19 @@ static void exchange(TF_OpKernelContext *context, uint32_t checksum, int count, 
   if (how != DONE) fail(context, status, message);
 }
 
+/* Returns where the mean of a value belongs: in its own memory, if nobody else needs the value. */
+static TF_Tensor *mean_of(TF_OpKernelContext *context, int k, TF_Status *status) {
+  TF_Tensor *value;
+  TF_GetInput(context, k, &value, status);
+  if (TF_GetCode(status) != TF_OK) return NULL;
+  int64_t dims[MOST_DIMENSIONS];
+  const int rank = TF_NumDims(value);
+  for (int axis = 0; axis < rank; ++axis) dims[axis] = TF_Dim(value, axis);
+  TF_DeleteTensor(value); /* it would be one that needs it */
+  int forwarded;
+  return TF_ForwardInputOrAllocateOutput(context, &k, 1, k, dims, rank, &forwarded, status);
+}
+
 static void compute(void *kernel, TF_OpKernelContext *context) {
   const int count = TF_NumInputs(context) - OTHERS;
   TF_Status *status = TF_NewStatus();
@@ -147,15 +160,8 @@ static void compute(void *kernel, TF_OpKernelContext *context) {
   memset(outputs, 0, sizeof outputs);
   bool is_ready = true;
   for (int k = 0; k <= count && is_ready; ++k) {
-    TF_GetInput(context, k, &inputs[k], status);
-    is_ready = TF_GetCode(status) == TF_OK;
-    if (!is_ready || k == count) continue;
-    int64_t dims[MOST_DIMENSIONS];
-    const int rank = TF_NumDims(inputs[k]);
-    for (int axis = 0; axis < rank && axis < MOST_DIMENSIONS; ++axis)
-      dims[axis] = TF_Dim(inputs[k], axis);
-    const size_t bytes = (size_t)TF_TensorElementCount(inputs[k]) * sizeof(float);
-    outputs[k] = TF_AllocateOutput(context, k, TF_FLOAT, dims, rank, bytes, status);
+    if (k < count) outputs[k] = mean_of(context, k, status);
+    if (TF_GetCode(status) == TF_OK) TF_GetInput(context, k, &inputs[k], status);
     is_ready = TF_GetCode(status) == TF_OK;
   }
   if (is_ready)
