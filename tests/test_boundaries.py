@@ -265,6 +265,7 @@ OPENS = {"listen", "create_server", "socketpair", "get_server", "FlightServerBas
 OPENS_NOTHING = {
     "_coordinator/loop.py",  # the coordinator's, of _wire/server.py
     "_keras/patches/hooks/fits.py",
+    "_training/groups/cpu.py",
     "_training/groups/torch.py",  # torch's own
     "_training/process.py",
     "_training/runtime.py",
@@ -337,6 +338,7 @@ def test_the_context_has_what_users_need_and_no_more():
         "fit",
         "is_chief",
         "is_evaluator",
+        "members",
         "parquet_dataset",
         "report",
         "results",

@@ -18,6 +18,7 @@ from gridflow._spec.arguments import (
     roles_of,
     says_what_moved,
     service_of,
+    sizes_of,
 )
 from gridflow._spec.gpus import GpuOptions, describe
 from gridflow._spec.job import JobSpec
@@ -45,6 +46,7 @@ from gridflow._spec.option_groups import (
     TrainingOptions,
 )
 from gridflow._spec.tasks import Role, default_strategy, gpus_of, make_tasks
+from gridflow.errors import NotEnoughSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 #: What ``keras.utils.set_random_seed`` takes.
 _MAX_SEED: Final = 2**32 - 1
+#: ``max_replacements`` where workers come and go, if the user gives no other limit.
+_MOST_CHANGES: Final = 100
 
 
 class TensorflowDistributor:
@@ -182,7 +186,7 @@ class TensorflowDistributor:
     @says_what_moved
     def __init__(
         self,
-        num_workers: int | None = None,
+        num_workers: int | tuple[int, int] | None = None,
         strategy: Strategy | None = None,
         *,
         roles: Sequence[Role] | None = None,
@@ -222,7 +226,8 @@ class TensorflowDistributor:
         programs = option_group("programs", programs, Programs)
         gpu_options = option_group("gpu_options", gpu_options, GpuOptions)
         board = TensorBoard.of(tensorboard)
-        roles = roles_of(num_workers, roles, gpus)
+        least, workers = sizes_of(num_workers)
+        roles = roles_of(workers, roles, gpus)
         name: str = strategy or default_strategy(roles)
         choose("strategy", name, strategies.STRATEGIES)
         tasks = make_tasks(roles, name)
@@ -269,7 +274,8 @@ class TensorflowDistributor:
             gpus=gpus_of(tasks, roles, name, env or {}),
             gpu_options=gpu_options,
             roles=tuple(roles),
-            max_replacements=given_restarts.max_replacements,
+            max_replacements=given_restarts.max_replacements or (_MOST_CHANGES if least else 0),
+            least=least,
         )
         self.spec.check_replacements()
         strategies.check_workers(name, self.num_workers)
@@ -317,8 +323,7 @@ class TensorflowDistributor:
         """
         from gridflow._spec.plan import Plan
 
-        _, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
-        spec = self.spec
+        _, spec, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
         return Plan(
             spec.tasks,
             spec.training.strategy,
@@ -434,7 +439,9 @@ class TensorflowDistributor:
         before = self._before()
         if before is not None:
             return before
-        launcher, program, modules, datasets, placement = self._check(train_fn, args, data, kwargs)
+        launcher, spec, program, modules, datasets, placement = self._check(
+            train_fn, args, data, kwargs
+        )
         name = uuid.uuid4().hex[:10]
         notice = f"to be fed later: {placement.full}" if is_fed_later and placement.full else ""
         job_dir, claim = self._make_job_dir(name)
@@ -446,7 +453,7 @@ class TensorflowDistributor:
                 return before
             folder = placement.default_folder or str(Path.cwd())
             checkpoints, mirror = places(self._checkpoint_dir, job_dir, folder)
-            spec = replace(self.spec, hosts=replace(self.spec.hosts, default_folder=folder))
+            spec = replace(spec, hosts=replace(spec.hosts, default_folder=folder))
             job = PreparedJob(
                 id=name,
                 spec=spec,
@@ -495,14 +502,30 @@ class TensorflowDistributor:
         args: tuple[Any, ...],
         data: Any,
         kwargs: dict[str, Any],
-    ) -> tuple[Launcher, bytes, bytes, dict[str, Any], Placement]:
-        from gridflow._launch import registry
+    ) -> tuple[Launcher, JobSpec, bytes, bytes, dict[str, Any], Placement]:
         from gridflow._spec.modules import pack
         from gridflow._spec.program import dump, folder_of, for_job, make_program
 
-        datasets = named_datasets(data)
-        made = for_job(make_program(train_fn, args, kwargs), self.spec, datasets)
+        datasets, spec = named_datasets(data), self.spec
+        made = for_job(make_program(train_fn, args, kwargs), spec, datasets)
         program = dump(made)
+        launcher = self._launcher_of(datasets)
+        try:
+            placement = self._place(launcher, spec, datasets)
+        except NotEnoughSlots as short:
+            if spec.least is None or short.available < spec.least:
+                raise
+            spec = spec.with_workers(short.available)
+            launcher = self._launcher_of(datasets)
+            placement = self._place(launcher, spec, datasets)
+        if placement.columns:
+            spec.feed.check_columns(placement.columns)
+            placement = replace(placement, left_out=spec.feed.still_out(placement.left_out))
+        return launcher, spec, program, pack(folder_of(made)), datasets, placement
+
+    def _launcher_of(self, datasets: dict[str, Any]) -> Launcher:
+        from gridflow._launch import registry
+
         if self._launcher is not None:
             launcher = self._launcher.for_job()
         else:
@@ -514,17 +537,12 @@ class TensorflowDistributor:
             launcher = registry.detached(launcher)
         elif self.spec.max_replacements:
             launcher = registry.replacing(launcher)
-        placement = launcher.place(
-            len(self.tasks),
-            datasets,
-            self.spec.start_timeout,
-            fed=self.spec.fed,
-            gpus=self.spec.gpus,
+        return launcher
+
+    def _place(self, launcher: Launcher, spec: JobSpec, datasets: dict[str, Any]) -> Placement:
+        return launcher.place(
+            len(spec.tasks), datasets, spec.start_timeout, fed=spec.fed, gpus=spec.gpus
         )
-        if placement.columns:
-            self.spec.feed.check_columns(placement.columns)
-            placement = replace(placement, left_out=self.spec.feed.still_out(placement.left_out))
-        return launcher, program, pack(folder_of(made)), datasets, placement
 
     def _make_job_dir(self, job: str) -> tuple[Path, Claim | None]:
         from gridflow._coordinator import folders

@@ -31,9 +31,9 @@ def rank_of(hosts, rank, everyone, found, work, timeout, in_python):
         os.environ["GRIDFLOW_NATIVE"] = "0"
     joining._host = lambda: f"host {hosts[rank]}"
     try:
-        with joining.Joining(rank, "127.0.0.1", "127.0.0.1") as mine:
+        with joining.Joining("127.0.0.1", "127.0.0.1") as mine:
             found.put((rank, mine.mine))
-            group = mine.join(everyone[rank].get(timeout=patience()), patience(), timeout)
+            group = mine.join(rank, everyone[rank].get(timeout=patience()), patience(), timeout)
         found.put((rank, work(group, rank)))
     except Exception as error:
         found.put((rank, error))

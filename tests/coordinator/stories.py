@@ -47,7 +47,14 @@ class Story:
     """A machine with a clock, and what it commanded."""
 
     def __init__(
-        self, restarts=0, tasks=TASKS, strategy="none", replacements=0, agents=False, **deadlines
+        self,
+        restarts=0,
+        tasks=TASKS,
+        strategy="none",
+        replacements=0,
+        agents=False,
+        least=None,
+        **deadlines,
     ):
         self.machine = JobMachine(
             parts_of(tasks, strategy),
@@ -56,6 +63,7 @@ class Story:
             start_timeout=100,
             max_replacements=replacements,
             replaces_agents=agents,
+            least=least,
         )
         self.ranks = range(len(tasks))
         self.now = 0.0

@@ -23,7 +23,7 @@ from gridflow._spec.place import Place
 from gridflow._wire.failures import Attempt, TaskFailure
 
 LOST = TaskFailure("worker:1", "host-7", "lost", "its executor is gone", log_tail=("x",))
-ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5), (LOST,)))
+ATTEMPTS = (Attempt(0, 2.0, LOST), Attempt(1, 3.25, None, Place(0, 1, 5), (LOST,), ((1.5, 2),)))
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
                 "resumed_at": None,
                 "failure": "worker:1: its executor is gone",
                 "replaced": [],
+                "sizes": [],
             },
             {
                 "generation": 1,
@@ -77,6 +78,7 @@ def test_a_success_is_told_with_its_times_attempts_and_last_values(job):
                 "resumed_at": {"fit": 0, "epoch": 1, "step": 5},
                 "failure": None,
                 "replaced": ["worker:1: its executor is gone"],
+                "sizes": [[1.5, 2]],
             },
         ],
         "preemptions": 0,

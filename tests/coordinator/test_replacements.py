@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.phases import Phase
 from gridflow._spec.cluster import Task
-from gridflow._wire import commands, reports
+from gridflow._wire import commands, reports, values
 from gridflow._wire.reports import INTRODUCTION, Meet
 
 TASKS = tuple(Task("worker", rank) for rank in range(3))
@@ -273,7 +274,7 @@ def held(number, values, operation="all_gather"):
 
 def test_a_new_process_hears_what_was_said_before():
     meetings = held(1, "abc")
-    assert meetings.replaced(1, 1) == []
+    assert meetings.replaced(commands.Replace(0, 1, 1)) == []
     (answer,) = meetings.came(1, Meet(1, "all_gather", "b"))
     assert (answer.rank, answer.command.values) == (1, ["a", "b", "c"])
     assert meetings.came(1, Meet(2, "barrier", "")) == []
@@ -281,7 +282,7 @@ def test_a_new_process_hears_what_was_said_before():
 
 def test_who_waits_for_a_rank_waits_for_its_new_process():
     meetings = held(1, "ab")
-    meetings.replaced(1, 1)
+    meetings.replaced(commands.Replace(0, 1, 1))
     assert meetings.came(2, Meet(1, "all_gather", "c")) == []
     answers = meetings.came(1, Meet(1, "all_gather", "B"))
     assert {each.rank for each in answers} == {0, 1, 2}
@@ -290,13 +291,172 @@ def test_who_waits_for_a_rank_waits_for_its_new_process():
 
 def test_each_group_has_an_introduction_of_its_own():
     meetings = held(INTRODUCTION, "abc", "strategy")
-    meetings.replaced(1, 1)
+    meetings.replaced(commands.Replace(0, 1, 1))
     meetings.came(0, Meet(INTRODUCTION, "strategy", "a", 1))
     (late,) = meetings.came(2, Meet(INTRODUCTION, "strategy", "late", 0))
-    assert (late.rank, late.command.problem) == (2, "another rank was lost meanwhile")
-    (told,) = meetings.replaced(2, 2)
-    assert (told.rank, told.command.problem) == (0, "another rank was lost meanwhile")
+    assert (late.rank, late.command.problem) == (2, "the group has changed meanwhile")
+    (told,) = meetings.replaced(commands.Replace(0, 2, 2))
+    assert (told.rank, told.command.problem) == (0, "the group has changed meanwhile")
     for rank in (0, 1):
         assert meetings.came(rank, Meet(INTRODUCTION, "strategy", "x", 2)) == []
     answers = meetings.came(2, Meet(INTRODUCTION, "strategy", "x", 2))
     assert {each.rank for each in answers} == {0, 1, 2}
+
+
+# A group that goes on with fewer ------------------------------------------------------------------
+
+
+def elastic(least=1, **options):
+    return training(5, least=least, **options)
+
+
+def steps(story, *ranks):
+    for rank in ranks:
+        story.hears(rank, reports.StepsDue(True, True, generation=story.machine.generation))
+
+
+def replaces(found):
+    """Return what is sent about a group: who is restarted, the view, its members, who hears it."""
+    sent = [each for each in found if isinstance(each, ev.Send)]
+    return [
+        (each.command.rank, each.command.view, each.command.members, each.ranks) for each in sent
+    ]
+
+
+def test_the_others_go_on_at_once_and_let_it_in_at_the_end_of_a_step():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    assert replaces(dies(story, 1)) == [(1, 1, (0, 2), (0, 1, 2))]
+    steps(story, 0, 2)
+    story.hears(1, reports.Ready(generation=0))
+    assert replaces(story(ev.WantsToJoin, 1, 1, 0)) == [(-1, 2, (), (0, 1, 2))]
+    steps(story, 0, 1, 2)
+    for rank in story.ranks:
+        story.hears(rank, reports.Succeeded(0, {}))
+    assert story.finished() == ev.Finish(None)
+    (attempt,) = story.machine.attempts
+    assert [size for _, size in attempt.sizes] == [2, 3]
+
+
+def test_who_wants_to_join_waits_until_the_others_make_steps():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    assert story(ev.WantsToJoin, 1, 1, 0) == []
+    steps(story, 0)
+    found = story.hears(2, reports.StepsDue(True, True, generation=0))
+    assert replaces(found) == [(-1, 2, (), (0, 1, 2))]
+
+
+def test_the_group_waits_where_too_few_would_be_left():
+    story = elastic(least=2)
+    steps(story, 0, 1, 2)
+    assert replaces(dies(story, 1)) == [(1, 1, (0, 2), (0, 1, 2))]
+    steps(story, 0, 2)
+    assert replaces(dies(story, 2)) == [(2, 2, (0, 2), (0, 1, 2))]
+
+
+def test_one_that_is_away_and_dies_again_disturbs_nobody():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    steps(story, 0, 2)
+    assert replaces(dies(story, 1)) == [(1, 1, (0, 2), (1,))]
+
+
+def test_one_that_dies_as_it_joins_is_left_behind_again():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    steps(story, 0, 2)
+    story(ev.WantsToJoin, 1, 1, 0)
+    assert replaces(dies(story, 1)) == [(1, 3, (0, 2), (0, 1, 2))]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_job_ends_without_those_that_are_away_or_have_yet_to_make_a_step(joins):
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    steps(story, 0, 2)
+    if joins:
+        story(ev.WantsToJoin, 1, 1, 0)
+    for rank in (0, 2):
+        story.hears(rank, reports.Succeeded(0, {}))
+    assert story.finished() == ev.Finish(None)
+
+
+def test_one_must_be_left_that_knows_the_state():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    dies(story, 2)
+    assert story.phase is Phase.TRAINING
+    dies(story, 0)
+    assert story.finished().error is not None
+
+
+def test_a_failure_that_ends_the_job_is_named_and_not_one_that_others_got_over():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 1)
+    steps(story, 0, 2)
+    dies(story, 2, kind="exception", signal=None)
+    story.wait(5)
+    assert story.finished().error.first.task == "worker:2"
+
+
+def test_an_agent_that_does_not_come_is_not_waited_for():
+    story = elastic(agents=True)
+    steps(story, 0, 1, 2)
+    found = story(ev.AgentLost, 1, 1, "gone")
+    assert replaces(found) == [(1, 1, (0, 2), (0, 2))]
+    assert ev.ReplaceAgent(1, 1) in found
+    for _ in range(5):  # longer than start_timeout
+        steps(story, 0, 2)
+        story.wait(30, silent=(1,))
+    assert story.phase is Phase.TRAINING
+    assert story(ev.NotReplaced, 1, 1, "no room") != []
+    assert story.phase is Phase.TRAINING
+
+
+def joined(meetings, members, view):
+    for rank in members:
+        found = meetings.came(rank, Meet(INTRODUCTION, "strategy", "x", view))
+    return found
+
+
+def test_meetings_go_on_without_those_that_are_away():
+    meetings = held(1, "a")
+    meetings.came(2, Meet(1, "all_gather", "c"))
+    told = meetings.replaced(commands.Replace(0, 1, 1, (0, 2)))
+    assert [each.rank for each in told] == [0, 2]
+    assert [values.unpack(base64.b64decode(told[0].command.values[1]))] == [None]
+    assert [told[0].command.values[place] for place in (0, 2)] == ["a", "c"]
+    (again,) = meetings.came(1, Meet(1, "all_gather", "b"))
+    assert again.command.values == told[0].command.values
+
+
+def test_a_guest_is_waited_for_once_its_group_has_formed():
+    meetings = held(1, "abc")
+    meetings.replaced(commands.Replace(0, 1, 1, (0, 2)))
+    joined(meetings, (0, 2), 1)
+    assert joined(meetings, (1,), 1) == []
+    assert meetings.guests == {1}
+    (told,) = meetings.replaced(commands.Replace(0, -1, 2))
+    assert (told.rank, told.command.problem) == (1, "the group has changed meanwhile")
+    meetings.came(0, Meet(2, "barrier", ""))
+    assert len(meetings.came(2, Meet(2, "barrier", ""))) == 2
+    assert len(joined(meetings, (0, 1, 2), 2)) == 3
+    meetings.came(0, Meet(3, "barrier", ""))
+    assert meetings.came(2, Meet(3, "barrier", "")) == []
+    assert len(meetings.came(1, Meet(3, "barrier", ""))) == 3
+
+
+def test_a_chief_that_is_away_is_waited_for_where_it_has_the_word():
+    meetings = held(1, "abc")
+    meetings.replaced(commands.Replace(0, 0, 1, (1, 2)))
+    for rank in (1, 2):
+        assert meetings.came(rank, Meet(2, "broadcast", "")) == []
+    answers = meetings.came(0, Meet(2, "broadcast", "word"))
+    assert [each.command.values for each in answers] == [["word"]] * 3

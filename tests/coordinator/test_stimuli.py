@@ -121,6 +121,7 @@ def test_a_replay_says_where_this_version_decides_otherwise(tmp_path):
         ev.AgentLeaving(1.0, 1, 0, "will be gone"),
         ev.SlotsCame(1.0, 2),
         ev.TaskWaits(1.0, 0, 0, "barrier"),
+        ev.WantsToJoin(1.0, 1, 1, 0),
         ev.RowsUnfit(1.0, "of two shapes"),
         ev.LaunchEnded(1.0, 1, outlived=True),
         ev.Interrupted(1.0),

@@ -26,7 +26,8 @@ def run(script, environment):
             traceback.print_exc()
         from pyspark.sql import SparkSession
 
-        if session := SparkSession.getActiveSession():
+        # The active one is Java's by thread, and a script may leave another connection behind.
+        if session := SparkSession._instantiatedSession:
             session.stop()
     os.environ.clear()
     os.environ.update(before)

@@ -254,7 +254,7 @@ class Driver:
                     self.send(commands.Start(generation, (), None))
                 case ev.Send(command, to):
                     if isinstance(command, commands.Replace) and command.view:
-                        self.answer(self.meetings.replaced(command.rank, command.view))
+                        self.answer(self.meetings.replaced(command))
                     self.send(command, to)
                 case ev.Say(text):
                     self.world.say(text)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gridflow._collectives import native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _WORDS: Final = {
     "late": "rank {rank} did not come in time (CommunicationOptions(timeout_seconds=)).",
@@ -28,6 +31,10 @@ class PeerGone(ConnectionError):
     """Another rank has closed its connection, because it ended or was ended; or it is cut off."""
 
 
+class GroupChanges(PeerGone):
+    """A rank that was away takes part again: the group forms anew, though none was lost."""
+
+
 class RanksDiffer(RuntimeError):
     """Ranks called different operations."""
 
@@ -45,8 +52,12 @@ class Missing(Exception):
         super().__init__(rank, why)
         self.rank, self.why, self.is_told = rank, why, is_told
 
-    def error(self) -> PeerGone | RanksDiffer | TimeoutError:
-        words = _WORDS[self.why].format(rank=self.rank)
+    def error(self, names: Sequence[int]) -> PeerGone | RanksDiffer | TimeoutError:
+        """Return the error for the user.
+
+        `names`: What it calls the ranks.
+        """
+        words = _WORDS[self.why].format(rank=names[self.rank])
         if self.why == "left":
             return RanksDiffer(words)
         return TimeoutError(words) if self.why == "late" else PeerGone(words)
@@ -63,7 +74,7 @@ def is_loss(error: BaseException | None) -> bool:
 
 def formats() -> dict[int, bytes]:
     """Return how errors begin, by the ends of an exchange in C, which puts in the rank."""
-    found = {how: Missing(0, why).error() for how, why in native.WHYS.items()}
+    found = {how: Missing(0, why).error([0]) for how, why in native.WHYS.items()}
     words = {
         how: f"{type(error).__name__}: {_WORDS[native.WHYS[how]]}" for how, error in found.items()
     }

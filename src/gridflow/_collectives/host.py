@@ -54,11 +54,14 @@ def _known(name: str) -> Any:
 class HostGroup:
     """The ranks of one host, one of them here.
 
+    Ranks are numbered from 0 without gaps.
+
     `ranks`: The ranks of this host, ascending.
     `size`: Number of ranks on all hosts.
     `links`: A connected socket by rank.
     `chain`: Connects to other hosts, on the first rank of this host.
     `timeout`: Seconds to wait for a peer. Default: no limit.
+    `names`: What errors call the ranks. Default: as they are numbered.
     `is_chief`: Whether this is rank 0.
     `told`: What this rank tells the others with each `add_up`: a byte of flags.
     `asked`: More flags, which another thread may set.
@@ -79,15 +82,17 @@ class HostGroup:
         chain: Chain | None = None,
         hosts: int = 1,
         timeout: float | None = None,
+        names: Sequence[int] = (),
     ) -> None:
-        self._ranks, self._rank, self._size = ranks, rank, size
+        self._ranks, self.rank, self.size = ranks, rank, size
+        self.names = names or range(size)
         self.is_chief = rank == 0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
         sockets = [-1 if each == rank else links[each].fileno() for each in ranks]
         #: What the exchange in C knows, too.
-        self.state = native.GroupState.of(ranks, rank, size, sockets, hosts)
+        self.state = native.GroupState.of(ranks, rank, self.names, sockets, hosts)
         self._native = native.library()
         self._lock = (
             threading.Lock() if self._native is None else native.GroupLock(self.state, self._native)
@@ -130,8 +135,8 @@ class HostGroup:
         mine = Parts(
             arrays,
             dtype,
-            self._rank,
-            self._size,
+            self.rank,
+            self.size,
             weight=weight,
             told=self.told | self.asked,
             checksum=checksum,
@@ -142,7 +147,7 @@ class HostGroup:
         notes = mine.notes(total)
         for rank, note in enumerate(notes):
             if note.checksum != mine.checksum:
-                raise _in_other_shapes(rank, mine)
+                raise _in_other_shapes(self.names[rank], mine)
         for note in notes:
             self.heard |= note.flags
         return mine.sums(total), [note.weight for note in notes]
@@ -151,19 +156,19 @@ class HostGroup:
         if self._native is None:
             return None
         state = ctypes.byref(self.state)
-        arrays = native.NativeArrays(mine.arrays, mine.weight, mine.checksum, self._size)
+        arrays = native.NativeArrays(mine.arrays, mine.weight, mine.checksum, self.size)
         if not self._native.gridflow_can_add_up(state, arrays.given):
             return None
         sums = mine.sums(aligned_empty((mine.length,), mine.dtype))
         with self._lock:
             how = self._native.gridflow_add_up(state, arrays.into(sums))
             if how == native.OTHER_SHAPES:
-                raise _in_other_shapes(self.state.missing, mine)
+                raise _in_other_shapes(self.names[self.state.missing], mine)
             try:
                 self._judge(how, self._header(mine, 0))
             except Missing as missing:
                 self._give_up(missing)
-                raise missing.error() from None
+                raise missing.error(self.names) from None
         return sums, arrays.weights
 
     def _judge(self, how: int, header: bytes) -> None:
@@ -188,7 +193,7 @@ class HostGroup:
                     self._sum_shared(mine, out)
             except Missing as missing:
                 self._give_up(missing)
-                raise missing.error() from missing.__cause__
+                raise missing.error(self.names) from missing.__cause__
             self.state.count += 1
         return out
 
@@ -199,15 +204,15 @@ class HostGroup:
         Raises `PeerGone`, `TimeoutError`, `RanksDiffer`: As `all_reduce`.
         """
         mine = np.asarray(values, order="C")
-        everyone = np.zeros((self._size, mine.nbytes), np.uint8)
-        everyone[self._rank] = mine.reshape(-1).view(np.uint8)
+        everyone = np.zeros((self.size, mine.nbytes), np.uint8)
+        everyone[self.rank] = mine.reshape(-1).view(np.uint8)
         # The others add zeros.
-        return self.all_reduce(everyone).view(mine.dtype).reshape(self._size, *mine.shape)
+        return self.all_reduce(everyone).view(mine.dtype).reshape(self.size, *mine.shape)
 
     def leave(self) -> None:
         """Tell the others that this rank takes part in no more sums: they would wait for it."""
         with self._lock:
-            self._give_up(Missing(self._rank, "left"))
+            self._give_up(Missing(self.rank, "left"))
 
     # Small ones ----------------------------------------------------------------------------------
 
@@ -218,7 +223,7 @@ class HostGroup:
         message = header + numbers.tobytes()
         for _, link in self._links:
             _send(link, message)
-        parts = {self._rank: numbers}
+        parts = {self.rank: numbers}
         for rank, link in self._links:
             self._await(rank, link, header)
             parts[rank] = np.frombuffer(self._receive(rank, link, mine.nbytes), mine.dtype)
@@ -331,7 +336,8 @@ class HostGroup:
         if stage == _LOSS:
             raise Missing(missing, why.rstrip(bytes(1)).decode(), is_told=True)
         raise RanksDiffer(
-            f"{DIFFER.format(rank=rank)} Here: {_describe(mine)}; there: {_describe(told)}."
+            f"{DIFFER.format(rank=self.names[rank])} Here: {_describe(mine)}; there: "
+            f"{_describe(told)}."
         )
 
     def _receive(

@@ -51,14 +51,13 @@ class Announcement:
 
 
 class Joining:
-    """One rank's way into the group.
+    """One rank's way into the group, among whose members it has a place: ranks here are those.
 
     `address`: Of this host, as seen by others.
     `bind`: The address to listen on.
     """
 
-    def __init__(self, rank: int, address: str, bind: str) -> None:
-        self._rank = rank
+    def __init__(self, address: str, bind: str) -> None:
         self._local = Listener()
         try:
             self._remote = mutual_tls.listen(bind.strip("[]"))
@@ -78,42 +77,47 @@ class Joining:
 
     def join(
         self,
+        rank: int,
         everyone: Sequence[Announcement],
         seconds: float,
         timeout: float | None,
         given_up: Callable[[], bool] = lambda: False,
+        names: Sequence[int] = (),
     ) -> HostGroup:
         """Return the group, once all are connected.
 
+        `rank`: Of this process, from 0 without gaps.
         `everyone`: By rank.
         `seconds`: Time limit for connecting.
         `timeout`: Time limit for each operation, in seconds.
         `given_up`: Whether to wait no longer: a rank was lost that has yet to connect.
+        `names`: What errors call the ranks. Default: as they are numbered here.
         Raises `PeerGone`: A rank doesn't connect.
         """
         hosts: dict[str, list[int]] = {}
-        for rank, each in enumerate(everyone):
-            hosts.setdefault(each.host, []).append(rank)
+        for place, each in enumerate(everyone):
+            hosts.setdefault(each.host, []).append(place)
         ranks = hosts[self.mine.host]
         limit = TimeLimit(seconds, given_up)
         key = bytes.fromhex(everyone[0].key)
         with contextlib.ExitStack() as stack:
             found: dict[int, socket.socket] = {}
-            for lower in [rank for rank in ranks if rank < self._rank]:
-                found[lower] = connect(everyone[lower].folder, self._rank, key, limit)
+            for lower in [each for each in ranks if each < rank]:
+                found[lower] = connect(everyone[lower].folder, rank, key, limit)
                 stack.callback(found[lower].close)
-            higher = self._local.accept([r for r in ranks if r > self._rank], key, limit)
+            higher = self._local.accept([each for each in ranks if each > rank], key, limit)
             for link in higher.values():
                 stack.callback(link.close)
             chain = None
-            if len(hosts) > 1 and self._rank == ranks[0]:
-                chain = self._chain(list(hosts.values()), everyone, key, limit, timeout)
+            if len(hosts) > 1 and rank == ranks[0]:
+                chain = self._chain(rank, list(hosts.values()), everyone, key, limit, timeout)
             stack.pop_all()
         return HostGroup(
             ranks,
-            self._rank,
+            rank,
             len(everyone),
             found | higher,
+            names=names or range(len(everyone)),
             chain=chain,
             hosts=len(hosts),
             timeout=timeout,
@@ -121,13 +125,14 @@ class Joining:
 
     def _chain(
         self,
+        mine: int,
         hosts: list[list[int]],
         everyone: Sequence[Announcement],
         key: bytes,
         limit: TimeLimit,
         timeout: float | None,
     ) -> Chain:
-        place = next(at for at, ranks in enumerate(hosts) if ranks[0] == self._rank)
+        place = next(at for at, ranks in enumerate(hosts) if ranks[0] == mine)
         lower, higher = hosts[:place][::-1], hosts[place + 1 :]
         before = after = None
         visitor = _Visitor(self._remote, key) if lower else None

@@ -100,6 +100,15 @@ class TaskWaits(Event):
 
 
 @dataclass(frozen=True)
+class WantsToJoin(Event):
+    """The process of a rank without which its group goes on is ready to take part again."""
+
+    launch: int
+    rank: int
+    generation: int
+
+
+@dataclass(frozen=True)
 class RowsUnfit(Event):
     """The rows of a dataset can't be fed, seen over all ranks."""
 

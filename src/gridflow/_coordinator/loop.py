@@ -117,6 +117,7 @@ class JobRun:
             environment=describe(),
             start_timeout=spec.start_timeout,
             max_replacements=spec.max_replacements,
+            least=spec.least,
             replaces_agents=getattr(launcher, "replaces_agents", False),  # others' may not say
         )
         self._machine = self._recorded.machine

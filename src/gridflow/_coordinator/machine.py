@@ -25,7 +25,8 @@ connection is noticed before the death that caused it. `choose_cause` then picks
 awaited. In EVALUATING, an evaluator may evaluate the last checkpoint; however that ends, the
 training has succeeded by then. A process that the others don't depend on is replaced while they
 go on. Those of a group go on as soon as a rank that is lost has a new process, which its agent
-starts, or a new agent, which the launch does.
+starts, or a new agent, which the launch does; or at once, if as many are left as they need: the
+rank is away then, until its new process asks to take part again.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class JobMachine:
     `environment`: The driver's versions. Default: only gridflow's.
     `max_replacements`: How many ranks of the group may be replaced while the others go on.
     `replaces_agents`: Whether they also may if their agent is gone.
+    `least`: With how many ranks the group goes on while others are replaced. Default: all.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class JobMachine:
         environment: Mapping[str, str] | None = None,
         max_replacements: int = 0,
         replaces_agents: bool = False,
+        least: int | None = None,
     ) -> None:
         self.parts = tuple(parts)
         self.tasks = tuple(part.task for part in self.parts)
@@ -122,6 +125,10 @@ class JobMachine:
         self._chief = trains[:1]
         self._group = trains if max_replacements and len(trains) > 1 else ()
         self.max_replacements, self._replaces_agents = max_replacements, replaces_agents
+        self._least = len(self._group) if least is None else least
+        #: When the last event was, and sizes of the group in this generation.
+        self._at = 0.0
+        self._sizes: list[tuple[float, int]] = []
         #: Why ranks of the group were replaced, in all generations.
         self.replaced: list[TaskFailure] = []
         self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
@@ -152,6 +159,7 @@ class JobMachine:
         """Handle an event; return what to do."""
         if self.phase is Phase.CLOSED:
             return []
+        self._at = event.at
         match event:
             case ev.Heard():
                 return self._heard(event)
@@ -165,8 +173,8 @@ class JobMachine:
                 return self._launch_ended(event)
             case ev.Registered():
                 return self._registered(event.at, event.agent)
-            case ev.AgentLost() | ev.AgentLeaving() | ev.NotReplaced():
-                return self._departure(event)
+            case ev.AgentLost() | ev.AgentLeaving() | ev.NotReplaced() | ev.WantsToJoin():
+                return self._goes_or_comes(event)
             case ev.TaskWaits() if event.generation == self.generation:
                 doing = event.function and f"waits in {event.function}"
                 self._steps.absent(event.rank, doing)
@@ -214,8 +222,12 @@ class JobMachine:
                 member.last_step, member.armed = at, report.due
                 member.together = report.together
                 self._steps.stepped(rank)
-                if report.due and member.ready:
+                if report.due and member.ready and rank not in self._away:
                     self._unhealed.pop(rank, None)
+                    self._joining.discard(rank)
+                    for each in self._away:  # the others have got over it
+                        self._unhealed.pop(each, None)
+                    return self._let_in()
                 return []
             case reports.Saved():
                 moves = self._saves_to_move and self.phase is Phase.TRAINING
@@ -262,11 +274,15 @@ class JobMachine:
 
     # How agents and launches end -----------------------------------------------------------------
 
-    def _departure(
-        self, event: ev.AgentLost | ev.AgentLeaving | ev.NotReplaced
+    def _goes_or_comes(
+        self, event: ev.AgentLost | ev.AgentLeaving | ev.NotReplaced | ev.WantsToJoin
     ) -> list[ev.Instruction]:
         if event.launch != self.launch:
             return []
+        if isinstance(event, ev.WantsToJoin):
+            if event.generation == self.generation and self.phase is Phase.TRAINING:
+                self._ready_to_join.add(event.rank)
+            return self._let_in()
         if isinstance(event, ev.NotReplaced):
             return self._not_replaced(event)
         if isinstance(event, ev.AgentLost):
@@ -296,8 +312,7 @@ class JobMachine:
             if not (self._replaces_agents and self._can_go_on(rank, loss)):
                 return self._fail(at, loss)
             self._coming.add(rank)
-            words = f"{loss.task}: {loss.summary}. The others wait for an agent in its place."
-            todo = self._regroup(rank, loss, words)
+            todo = self._regroup(rank, loss)
         member.ready, member.up_by = False, at + patience
         self._replacements.watch(rank)
         return [*todo, ev.ReplaceAgent(self.launch, rank)] if died and not has_new else todo
@@ -308,7 +323,7 @@ class JobMachine:
         self._coming.discard(rank)
         member.lost, member.up_by = False, at + self.start_timeout
         self._lost_agents.watch(rank)
-        return [ev.Send(commands.Replace(self.generation, rank, self._view), (rank,))]
+        return [ev.Send(self._replacing(rank), (rank,))]
 
     def _take_place(self, at: float, agent: Registration) -> list[ev.Instruction]:
         """Let a new agent go on in the place of one that is lost."""
@@ -332,6 +347,8 @@ class JobMachine:
         return [ev.StartRank(self.generation, rank, addresses, self._view)]
 
     def _not_replaced(self, event: ev.NotReplaced) -> list[ev.Instruction]:
+        if event.rank in self._away:
+            return [ev.Say(f"{self.tasks[event.rank]} stays away: {event.reason}")]
         loss = self._unhealed.pop(event.rank, None)
         if loss is None or self._ending:
             return []
@@ -431,7 +448,7 @@ class JobMachine:
             case Phase.STARTING if not self._unready:
                 self._enter(Phase.TRAINING, at)
                 return self._advance(at)
-            case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited):
+            case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited) or self._are_done:
                 return self._trained(at)
             case Phase.EVALUATING if self._unfinished.isdisjoint(self._evaluators):
                 return self._close(at, None)
@@ -520,6 +537,11 @@ class JobMachine:
         self._unhealed: dict[int, TaskFailure] = {}
         #: Ranks of the group that have lost their agents and have no new ones yet.
         self._coming: set[int] = set()
+        #: Ranks without which the others go on for now, those of them that are ready to take part
+        #: again, and those that are let in but haven't made a step.
+        self._away: set[int] = set()
+        self._ready_to_join: set[int] = set()
+        self._joining: set[int] = set()
 
     # Failure -------------------------------------------------------------------------------------
 
@@ -549,28 +571,71 @@ class JobMachine:
             if each != rank and (other.succeeded or (other.lost and each not in self._coming)):
                 return False
         # One must be left that knows the state of the training.
-        return len({*self._unhealed, rank}) < len(self._group)
+        return len({*self._unhealed, *self._away, rank}) < len(self._group)
 
     def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
         member = self._members[rank]
         member.replacements += 1
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
+        if rank in self._group:
+            return self._regroup(rank, failure)
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
-        if rank not in self._group:
-            return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
-        return self._regroup(rank, failure, words)
+        return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
 
-    def _regroup(self, rank: int, failure: TaskFailure, words: str) -> list[ev.Instruction]:
-        """Let all ranks with agents hear that the group forms again, with a new process of one."""
+    def _regroup(self, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
+        """Let a group form again, with a new process of a rank or without it for now."""
         self.replaced.append(failure)
-        self._view += 1
+        was_away, is_coming = rank in self._away, rank in self._coming
+        self._ready_to_join.discard(rank)
+        self._joining.discard(rank)
+        left = len(self._group) - len({*self._away, rank})
+        words = "It is restarted; the others go on."
+        if left >= self._least:
+            self._away.add(rank)
+            words = f"{left} of {len(self._group)} workers go on until it is back."
+        elif is_coming:
+            words = "The others wait for an agent in its place."
+        words = f"{failure.task}: {failure.summary}. {words}"
+        said = ev.Say(f"{words} {len(self.replaced)} of max_replacements={self.max_replacements}.")
+        if was_away:
+            return [said] if is_coming else [said, ev.Send(self._replacing(rank), (rank,))]
         self._unhealed[rank] = failure
         for each in self._group:
             self._members[each].armed = False  # until it makes steps in the new group
+        return [said, self._form(rank)]
+
+    def _let_in(self) -> list[ev.Instruction]:
+        """Let ranks that were away take part again, from the end of a step of the others."""
+        others = [self._members[each] for each in self._group if each not in self._away]
+        if not self._ready_to_join or not all(each.armed for each in others):
+            return []
+        came = self._ready_to_join & self._away
+        self._ready_to_join = set()
+        self._away -= came
+        self._joining |= came
+        of_all = f"{len(self._group) - len(self._away)} of {len(self._group)} workers"
+        names = " and ".join(str(self.tasks[rank]) for rank in sorted(came))
+        return [ev.Say(f"Back: {names}; {of_all}"), self._form(-1)] if came else []
+
+    def _form(self, rank: int) -> ev.Send:
+        """Return what all ranks with agents hear: a new view, and who is restarted for it."""
+        self._view += 1
+        size = len(self._group) - len(self._away)
+        if size < len(self._group) or self._sizes:
+            self._sizes.append((self._at - self._generation_began, size))
         told = tuple(each for each in self._group if each not in self._coming)
-        words = f"{words} {len(self.replaced)} of max_replacements={self.max_replacements}."
-        return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank, self._view), told)]
+        return ev.Send(self._replacing(rank), told)
+
+    def _replacing(self, rank: int) -> commands.Replace:
+        members = tuple(each for each in self._group if each not in self._away and self._away)
+        return commands.Replace(self.generation, rank, self._view, members)
+
+    @property
+    def _are_done(self) -> bool:
+        """Whether all have finished except those that are away."""
+        away = self._away | self._joining
+        return bool(away) and self._unfinished.isdisjoint(set(self._awaited) - away)
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
@@ -579,6 +644,7 @@ class JobMachine:
         # What others report of a group that didn't get over a failure is a consequence of it.
         self.failures += self._unhealed.values()
         self._unhealed, self._coming = {}, set()
+        self._away, self._ready_to_join, self._joining = set(), set(), set()
         self.failures.append(failure)
         if self.phase is Phase.CLEARING:
             return self._advance(at)
@@ -672,6 +738,8 @@ class JobMachine:
         for rank in self._replacements.due(at):
             limit = self.start_timeout
             self._members[rank].up_by = None
+            if rank in self._coming and rank in self._away:
+                continue  # it may come later
             if rank in self._coming:
                 return self._fail(at, self._loss(at, rank, "no agent came in its place"))
             text = f"was restarted and did not come up within {limit:g} seconds"
@@ -758,7 +826,8 @@ class JobMachine:
     def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
         lasted = at - self._generation_began
         replaced = tuple(each for each in self.replaced if each.generation == self.generation)
-        self.attempts.append(Attempt(self.generation, lasted, failure, replaced=replaced))
+        sizes, self._sizes = tuple(self._sizes), []
+        self.attempts.append(Attempt(self.generation, lasted, failure, None, replaced, sizes))
 
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:
         """Return the failure for a lost agent, whether or not its loss was announced."""

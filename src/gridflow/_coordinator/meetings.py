@@ -4,18 +4,21 @@ Each rank numbers its meetings. Meetings with the same number are one, which com
 ranks have joined. Values are passed on unchanged.
 
 Number 0 is the introduction, in which the ranks of a group find each other. Where ranks are
-replaced while the others go on, each group (a view) has one. A new process makes all other meetings
+replaced while the others go on, each group (a view) has one, in which only its members are. Who
+introduces itself without being one is a guest: the next view may have it. Until a view with it has
+formed, the others don't wait for it, and hear None from it. A new process makes all other meetings
 of its rank again, which the others have left behind: it hears what was said there.
 """
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gridflow._wire import commands
 from gridflow._wire.reports import INTRODUCTION
-from gridflow._wire.values import MOST_BYTES
+from gridflow._wire.values import MOST_BYTES, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 #: The maximum length of a value in base64.
 _LONGEST: Final = MOST_BYTES * 4 // 3 + 4
 _BROADCAST: Final = "broadcast"
+_NOTHING: Final = base64.b64encode(pack(None)).decode()
 #: How many tasks an error names.
 _SHOWN: Final = 3
 #: How much of what was said is kept, in characters, for processes that replace others.
@@ -64,7 +68,11 @@ class Meetings:
         keeps: bool = False,
     ) -> None:
         self._generation, self._members, self._tasks = generation, tuple(members), tasks
-        self._keeps, self._view = keeps, 0
+        self._keeps, self._view, self._in_view = keeps, 0, self._members
+        #: Who is waited for, which is more than a view that has yet to form.
+        self._present = self._members
+        #: Ranks that want to be in the next view.
+        self.guests: set[int] = set()
         self._past: dict[int, commands.Met] = {}
         self._kept = 0
         self._open: dict[int, _Meeting] = {}
@@ -84,8 +92,12 @@ class Meetings:
         """Note that a rank has joined a meeting."""
         if report.generation != self._generation or rank not in self._members:
             return []
-        if report.view != self._view and report.number == INTRODUCTION:
-            return [Answer(rank, self._another_lost)]
+        if report.number == INTRODUCTION:
+            if report.view != self._view:
+                return [Answer(rank, self._changes)]
+            if rank not in self._in_view:
+                self.guests.add(rank)
+                return []
         if report.number in self._past:
             return [Answer(rank, self._past[report.number])]
         meeting = self._open.setdefault(report.number, _Meeting(report.operation))
@@ -105,7 +117,7 @@ class Meetings:
         meeting = self._open.get(number)
         if generation != self._generation or meeting is None or rank in meeting.answered:
             return []
-        meeting.problem = meeting.problem or f"{self._names(self._missing(meeting))} did not join"
+        meeting.problem = meeting.problem or f"{self._names(self._missing(number))} did not join"
         return self._settle(number)
 
     def left(self, rank: int, why: str, generation: int) -> list[Answer]:
@@ -115,20 +127,29 @@ class Meetings:
         self._left[rank] = why
         return [answer for number in list(self._open) for answer in self._settle(number)]
 
-    def replaced(self, rank: int, view: int) -> list[Answer]:
-        """Note that a rank gets a new process, with which a group forms."""
-        self._view = view
-        was = self._open.pop(INTRODUCTION, None)
+    def replaced(self, told: commands.Replace) -> list[Answer]:
+        """Note that a rank gets a new process, that a group forms, or both."""
+        rank = told.rank
         self._left.pop(rank, None)
-        for meeting in self._open.values():  # it will come again
-            meeting.values.pop(rank, None)
-            meeting.answered.discard(rank)
-        waiting = () if was is None else was.values.keys() - was.answered - {rank}
-        return [Answer(each, self._another_lost) for each in sorted(waiting)]
+        self.guests.discard(rank)
+        for number, meeting in self._open.items():  # it will come again
+            if number != INTRODUCTION:
+                meeting.values.pop(rank, None)
+                meeting.answered.discard(rank)
+        if told.view == self._view:
+            return []
+        self._view, self._in_view = told.view, told.members or self._members
+        self._present = tuple(each for each in self._present if each in self._in_view)
+        was = self._open.pop(INTRODUCTION, None)
+        waiting = set() if was is None else was.values.keys() - was.answered
+        waiting |= self.guests
+        self.guests = set()
+        found = [Answer(each, self._changes) for each in sorted(waiting - {rank})]
+        return found + [answer for number in list(self._open) for answer in self._settle(number)]
 
     @property
-    def _another_lost(self) -> commands.Met:
-        return commands.Met(self._generation, INTRODUCTION, [], "another rank was lost meanwhile")
+    def _changes(self) -> commands.Met:
+        return commands.Met(self._generation, INTRODUCTION, [], "the group has changed meanwhile")
 
     def _keep(self, told: commands.Met) -> None:
         if not self._keeps or told.number == INTRODUCTION:  # each group has one of its own
@@ -142,13 +163,14 @@ class Meetings:
     def _settle(self, number: int) -> list[Answer]:
         """Answer the ranks in a meeting, if its outcome is clear."""
         meeting = self._open[number]
-        missing = self._missing(meeting)
+        missing = self._missing(number)
         gone = [rank for rank in missing if rank in self._left]
         if gone and not meeting.problem:
             meeting.problem = f"{self._tasks[gone[0]]} {self._left[gone[0]]}"
         if missing and not meeting.problem:
             return []
-        said = [] if meeting.problem else [meeting.values[rank] for rank in self._members]
+        members = self._members_of(number)
+        said = [] if meeting.problem else self._said(number)
         told = commands.Met(
             self._generation,
             number,
@@ -157,13 +179,30 @@ class Meetings:
         )
         new = [rank for rank in meeting.values if rank not in meeting.answered]
         meeting.answered.update(new)
-        if len(meeting.answered) == len(self._members):
+        if meeting.answered.issuperset(members):
             del self._open[number]
             self._keep(told)
+            if number == INTRODUCTION and not meeting.problem:
+                self._present = self._in_view
         return [Answer(rank, told) for rank in new]
 
-    def _missing(self, meeting: _Meeting) -> list[int]:
-        return [rank for rank in self._members if rank not in meeting.values]
+    def _members_of(self, number: int) -> tuple[int, ...]:
+        """Return who takes part in a meeting: in a broadcast, the chief always does."""
+        if number == INTRODUCTION:
+            return self._in_view
+        is_chiefs = self._open[number].operation == _BROADCAST
+        away = [rank for rank in self._members[:1] if is_chiefs and rank not in self._present]
+        return (*away, *self._present)
+
+    def _said(self, number: int) -> list[str]:
+        values = self._open[number].values
+        if number == INTRODUCTION:
+            return [values[rank] for rank in self._in_view]
+        return [values.get(rank, _NOTHING) for rank in self._members]
+
+    def _missing(self, number: int) -> list[int]:
+        there = self._open[number].values
+        return [rank for rank in self._members_of(number) if rank not in there]
 
     def _names(self, ranks: Sequence[int]) -> str:
         shown, more = ", ".join(self._tasks[rank] for rank in ranks[:_SHOWN]), len(ranks) - _SHOWN

@@ -123,6 +123,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "resumed_at": attempt.resumed_at and attempt.resumed_at.to_dict(),
         "failure": attempt.failure and f"{attempt.failure.task}: {attempt.failure.summary}",
         "replaced": [f"{failure.task}: {failure.summary}" for failure in attempt.replaced],
+        "sizes": [list(each) for each in attempt.sizes],
     }
 
 
@@ -216,4 +217,5 @@ def _read_attempt(fields: dict[str, Any]) -> Attempt:
         None if failure is None else TaskFailure.from_dict(failure),
         None if place is None else Place(*place),
         tuple(map(TaskFailure.from_dict, fields.get("replaced", ()))),
+        tuple((seconds, size) for seconds, size in fields.get("sizes", ())),
     )

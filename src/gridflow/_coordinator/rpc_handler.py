@@ -233,7 +233,7 @@ class RpcHandler:
         """Queue a command for the agents of some ranks; None: for every agent."""
         with self._lock:
             if isinstance(command, commands.Replace) and command.view:
-                self._meet(self._meetings.replaced(command.rank, command.view))
+                self._meet(self._meetings.replaced(command))
             for rank in range(len(self._mailboxes)) if ranks is None else ranks:
                 self._send(rank, command)
 
@@ -430,6 +430,9 @@ class RpcHandler:
         match report:
             case reports.Meet():
                 told = self._meetings.came(rank, report)
+                if rank in self._meetings.guests:
+                    now, generation = self._clock.now(), report.generation
+                    self.events.put(ev.WantsToJoin(now, self._launch, rank, generation))
                 self._say_waiting(rank, report.generation)
                 self._meet(told)
             case reports.MeetingGivenUp():

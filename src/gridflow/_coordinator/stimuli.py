@@ -253,6 +253,12 @@ def _repeat(machine: JobMachine, line: dict[str, Any]) -> None:
             machine.handle(ev.Tick(first + number * step))
 
 
+_PLAIN: Final = {
+    ev.Interrupted: "the job is cancelled",
+    ev.WantsToJoin: "{task} wants to take part again",
+}
+
+
 def story(event: ev.Event, tasks: Sequence[Task]) -> str:
     """Return what happened, in words."""
     task = _task_of(event, tasks)
@@ -282,12 +288,10 @@ def story(event: ev.Event, tasks: Sequence[Task]) -> str:
             words = f"{task} isn't replaced: {reason}"
         case ev.DriverFailed(_, error):
             words = f"the driver fails: {error}"
-        case ev.Interrupted():
-            words = "the job is cancelled"
         case ev.SlotsCame(_, launch):
             words = f"launch {launch} has got more slots"
         case _:
-            words = "time passes"
+            words = _PLAIN.get(type(event), "time passes").format(task=task)
     return words
 
 

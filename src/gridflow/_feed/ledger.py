@@ -62,7 +62,8 @@ class EpochRecord:
     rows_repeated : int
         Rows that were fed again, so that all ranks run equal steps.
     rows_left_out : int
-        Rows of the spool that the epoch didn't use (``tail="drop"``).
+        Rows of the spool that the epoch didn't use: for ``tail="drop"``, or because the rank was
+        away (``num_workers=(2, 8)``).
     complete : bool
         Whether the epoch reached its last batch. An abandoned epoch has False and isn't checked;
         its rows are counted in shuffle windows, including prefetched ones. For a stream, these are

@@ -19,14 +19,16 @@ from gridflow._keras.results import flavour_of
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gridflow._collectives.host import HostGroup
 
-#: The flags: a rank wants to stop, or was told to save, or to save and make no step after it.
+#: The flags: a rank wants to stop, or was told to save, or to save and make no step after it, or
+#: that the group forms anew.
 _STOP: Final = 1
 _SAVE: Final = 2
 _STAY: Final = 4
+_CHANGE: Final = 8
 #: How far numbers of two ranks may be apart: their processors may round differently in each step.
 _TOLERANCE: Final = 1e-3
 #: The same for weights that are almost zero.
@@ -77,6 +79,8 @@ class Agreement:
         self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
         self._initial_epoch = 0
         self._asked = 0
+        #: Whether the driver wants another group than the one that is here.
+        self.has_changed: Callable[[], bool] = lambda: False
 
     def join(self, group: HostGroup | None, *, in_steps: bool) -> None:
         """Agree with the ranks of a group from now on.
@@ -85,8 +89,12 @@ class Agreement:
         `in_steps`: Whether steps add up gradients through this group.
         """
         self._group, self._adds_up_steps = group, in_steps
-        if group is not None:
-            group.asked = self._asked
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Tell the others with the next step what was asked of this rank."""
+        if self._group is not None:
+            self._group.asked = self._asked | _CHANGE * self.has_changed()
 
     def waited(self) -> float:
         """Return for how many seconds this rank has waited for others so far."""
@@ -150,8 +158,12 @@ class Agreement:
         `stays`: Whether no rank makes another step after it.
         """
         self._asked = _SAVE | _STAY * stays
-        if self._group is not None:
-            self._group.asked = self._asked
+        self.look_again()
+
+    @property
+    def changes(self) -> bool:
+        """Whether any rank has heard that the group forms anew."""
+        return self._group is not None and bool(self._group.heard & _CHANGE)
 
     @property
     def saves(self) -> bool:
@@ -169,9 +181,9 @@ class Agreement:
         flags = self._flags
         if flags & _SAVE:
             self._asked = 0
+            self.look_again()
             if self._group is not None:
-                self._group.asked = 0
-                self._group.heard &= _STOP
+                self._group.heard &= _STOP | _CHANGE
         return bool(flags & _SAVE), bool(flags & _STAY)
 
     def epoch_ended(self, model: Any, epoch: int, *, wants: bool) -> bool:
@@ -195,7 +207,7 @@ class Agreement:
     def _compare(self, mine: FitState, *, starts: bool) -> list[FitState]:
         everyone = [FitState(*each) for each in self._gathered(mine)]
         odd, difference = odd_one(everyone, starts=starts)
-        if odd == self._rank:
+        if self._group is not None and odd == self._group.rank:
             raise GridflowError(
                 f"{difference}: gradients of different models would be mixed. {_ALIKE}."
             )

@@ -1,4 +1,4 @@
-"""Lets a fit go on, in the same process, when another rank's process has died and was replaced.
+"""Lets a fit go on, in the same process, when another rank was lost, or comes back.
 
 The ranks that are left notice it in an exchange. Each of them knows the state after its last
 complete step (`gridflow._keras.resume.interrupted`), and the driver says that they form a group
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gridflow._collectives.errors import PeerGone, is_loss
+from gridflow._collectives.errors import GroupChanges, PeerGone, is_loss
 from gridflow._keras import own_callbacks
 from gridflow._keras.callbacks import EpochResults
 from gridflow._keras.patches import private_parts
@@ -30,7 +30,7 @@ from gridflow._keras.runtime import begin_fit
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gridflow._collectives.host import HostGroup
     from gridflow._keras.group.exchange import GroupExchange
@@ -64,6 +64,10 @@ class Regrouping:
         self._past: list[tuple[dict[str, list[float]], list[int]]] = []
         self._group: HostGroup | None = None
         self._is_counted = False
+        #: By rank, from which positions in the data to which it was away, so far.
+        self._absences: dict[str, list[list[Any]]] = {}
+        self._ranks: tuple[int, ...] = tuple(range(runtime.num_workers))
+        self._told = () if is_new else self._ranks
         #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
         self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
@@ -103,6 +107,29 @@ class Regrouping:
         history.set_model(model)
         model.history = history
         return history
+
+    def leave(self) -> None:
+        """Leave the step that has ended, if the fit can go on from there: the group changes.
+
+        Raises `GroupChanges`: It can.
+        """
+        if self.saver is not None and self.saver.may_be_interrupted:
+            raise GroupChanges("another rank takes part from here on")
+
+    def begun(self, callbacks: Sequence[Any]) -> None:
+        """Tell callbacks that have begun the fit if other ranks take part than before."""
+        if self._ranks == self._told:
+            return
+        self._told = self._ranks
+        for each in callbacks:
+            tell = getattr(each, "on_group_changed", None)
+            if tell is not None:
+                tell(self._ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that take part."""
+        return self._ranks
 
     def restored(self) -> None:
         """Note that the model of this process is that of the others."""
@@ -169,22 +196,44 @@ class Regrouping:
         assert self._exchange is not None
         place = [-1, -1, -1] if mine is None else [mine.fit, mine.epoch, mine.step]
         content = b"" if mine is None else _written(mine)
-        news = json.dumps([place, len(content), self._histories]).encode()
+        news = json.dumps([place, len(content), self._histories, self._absences]).encode()
         everyone = [json.loads(each) for each in self._runtime.agreement.gather(news)]
         places = [each[0] for each in everyone]
         furthest = places.index(max(places))
         if places[furthest][0] < 0:
             raise GridflowError("connection closed by peer: no rank knows where the fit was")
         padded = np.zeros(everyone[furthest][1], np.uint8)
-        if self._exchange.rank == furthest:
+        if self._exchange.place == furthest:
             padded[:] = np.frombuffer(content, np.uint8)
         path = self._runtime.work_dir / "interrupted.npz"
         path.write_bytes(self._exchange.of_chief(padded, chief=furthest).tobytes())
         there = Checkpoint.read(path)
         if mine is None:
             self._awaits, self._past = there.fit, everyone[furthest][2]
+        self._count_absences(there, everyone[furthest][3])
         there.with_values(_METRICS, self._metrics(mine, there)).write(path)
         self._runtime.resume_from = path
+
+    def _count_absences(self, there: Checkpoint, so_far: dict[str, list[list[Any]]]) -> None:
+        """Note who has left and who has come, at a position in the data."""
+        assert self._group is not None
+        now, place = tuple(self._group.names), [list(each) for each in there.counters]
+        self._absences = so_far
+        for rank in range(self._runtime.num_workers):
+            of_rank = so_far.setdefault(str(rank), [])
+            is_away = bool(of_rank) and of_rank[-1][1] is None
+            if rank not in now and not is_away:
+                of_rank.append([place, None])
+            elif rank in now and is_away:
+                of_rank[-1][1] = place
+        self._ranks = now
+        mine = so_far[str(self._runtime.rank)]
+        for at, counter in enumerate(self._runtime.epoch_counters):
+            counter.absences = [
+                (tuple(left[at]), tuple(back[at]))
+                for left, back in mine
+                if max(len(left), len(back)) > at
+            ]
 
     def _metrics(self, mine: Checkpoint | None, there: Checkpoint) -> list[np.ndarray]:
         """Return the sums of the parts of all ranks that are left."""

@@ -35,6 +35,12 @@ class GoesOn(Protocol):
     def enter(self, model: Any, callbacks: Any) -> Any:
         """Join the others before a fit of a new process, or pass over it: return its History."""
 
+    def leave(self) -> None:
+        """Leave the step that has ended, if the fit can go on from there: the group changes."""
+
+    def begun(self, callbacks: Sequence[Any]) -> None:
+        """Tell callbacks that have begun the fit if other ranks take part than before."""
+
     def restored(self) -> None:
         """Note that the model of a new process is that of the others."""
 

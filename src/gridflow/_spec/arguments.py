@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+_A_RANGE: Final = 2
+
 #: Characters that folder names allow, and that ids of Airflow, Argo and people consist of.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w.:+@=-]{0,199}", re.ASCII)
 
@@ -83,6 +85,20 @@ def says_what_moved(function: Callable[P, None]) -> Callable[P, None]:
         function(*args, **kwargs)
 
     return checked
+
+
+def sizes_of(num_workers: Any) -> tuple[int | None, Any]:
+    """Return with how many workers a group goes on (None: all), and how many there are."""
+    if not isinstance(num_workers, tuple):
+        return None, num_workers
+    if len(num_workers) != _A_RANGE:
+        raise InvalidArgument(
+            "num_workers must be a number, or the least and the most workers: (2, 8); got "
+            f"{num_workers!r}."
+        )
+    least, most = num_workers
+    whole_number("num_workers (the most)", most, 1, MOST_TASKS)
+    return whole_number("num_workers (the least)", least, 1, most), most
 
 
 def roles_of(

@@ -6,7 +6,7 @@ groups arrive whole in agents and training processes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ class JobSpec:
     `gpus`: What each task needs, in order; empty: what the target gives.
     `roles`: The roles that the user gave. A role of `tasks` that is missing here was added.
     `max_replacements`: How many ranks of a group may be replaced while the others go on.
+    `least`: With how many workers a group goes on while others are replaced. Default: all of them.
     """
 
     tasks: tuple[Task, ...]
@@ -44,6 +45,7 @@ class JobSpec:
     gpu_options: GpuOptions = field(default_factory=GpuOptions)
     roles: tuple[Role, ...] = ()
     max_replacements: int = 0
+    least: int | None = None
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -59,6 +61,11 @@ class JobSpec:
         """Return the variables for a task's process: the job's, overridden by its role's."""
         own = next((role.env for role in self.roles if role.name == task.role), {})
         return {**self.hosts.environment, **own}
+
+    def with_workers(self, number: int) -> JobSpec:
+        """Return the settings of a job with fewer workers, which are all of its tasks."""
+        roles = tuple(replace(role, count=number) for role in self.roles)
+        return replace(self, tasks=self.tasks[:number], gpus=self.gpus[:number], roles=roles)
 
     def check_replacements(self) -> None:
         """Reject a job whose ranks can't be replaced while the others go on.
@@ -77,6 +84,12 @@ class JobSpec:
             "Programs(patches=False)": not training.programs.patches,
         }
         found = [reason for reason, holds in reasons.items() if holds]
+        if self.least is not None and found:
+            raise InvalidArgument(
+                f"workers can't come and go (num_workers=({self.least}, {self.num_workers})) with "
+                f"{found[0]}: use strategy='multi_worker_mirrored' and backend='tensorflow' "
+                f"without GPUs, or num_workers={self.num_workers}."
+            )
         if self.max_replacements and found:
             raise InvalidArgument(
                 f"workers can't be replaced while the others go on with {found[0]}: use "

@@ -99,6 +99,16 @@ class TrainingContext:
         return self._runtime.training.backend
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part in the training now.
+
+        All, unless workers come and go (``num_workers=(2, 8)``). Callbacks with a method
+        ``on_group_changed(members)`` are told when it changes.
+        """
+        goes_on = self._runtime.regrouping
+        return tuple(range(self.num_workers)) if goes_on is None else goes_on.ranks
+
+    @property
     def is_chief(self) -> bool:
         """Whether this is the task that writes files which only one task should write."""
         return self._runtime.is_chief

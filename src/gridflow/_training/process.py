@@ -72,7 +72,9 @@ class TaskProcess:
         inbox.listen(Inspect, lambda told: self.profiler.ask(*told.profile))
         #: How fits go on after a rank was lost; None: they don't.
         self.regrouping: Regrouping | None = None
-        self.meetings = MeetingClient(self.task, self.members, self.spec, channel, inbox)
+        self.meetings = MeetingClient(
+            self.task, self.members, self.spec, channel, inbox, is_new=setup.view > 0
+        )
 
     @property
     def is_chief(self) -> bool:
@@ -127,12 +129,21 @@ class MeetingClient:
 
     `task`: Which process it is.
     `members`: Number of ranks that run the function; 0 if this task doesn't run it.
+    `is_new`: Whether this process takes the place of one that has died.
     """
 
     def __init__(
-        self, task: Task, members: int, spec: JobSpec, channel: Channel, inbox: Inbox
+        self,
+        task: Task,
+        members: int,
+        spec: JobSpec,
+        channel: Channel,
+        inbox: Inbox,
+        *,
+        is_new: bool = False,
     ) -> None:
         self._task, self._members, self._spec, self._channel = task, members, spec, channel
+        self._is_new = is_new
         self._changed = threading.Condition()
         self._held: dict[int, commands.Met] = {}
         self._number = 0
@@ -177,7 +188,8 @@ class MeetingClient:
         self._send(reports.INTRODUCTION, "strategy", packed, view)
 
         def wait() -> list[Any]:
-            limit = self._spec.start_timeout
+            # One that others go on without waits until they let it in.
+            limit = None if view and self._is_new else self._spec.start_timeout
             told = self._await("strategy", reports.INTRODUCTION, limit)
             return [values.unpack(base64.b64decode(each)) for each in told.values]
 

@@ -111,16 +111,19 @@ class Committed(Command):
 
 @dataclass(frozen=True)
 class Replace(Command):
-    """Restart the training process of a rank while the others go on.
+    """Restart the training process of a rank while the others go on, or form a group again.
 
-    `view`: If the rank belongs to a group: the number of the group that forms with the new process,
-        which its other ranks hear, too.
+    `rank`: -1: none is restarted, but one that was away takes part again.
+    `view`: If the rank belongs to a group: the number of the group that forms, which its other
+        ranks hear, too.
+    `members`: The ranks of that group, if some are away.
     """
 
     kind: ClassVar[str] = "replace"
     generation: int
     rank: int
     view: int = 0
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,9 @@ class Attempt:
     replaced : tuple of TaskFailure
         Why processes of workers were replaced while the others went on
         (``Restarts(max_replacements=)``).
+    sizes : tuple of (float, int)
+        With how many workers the group went on, and from which second on: where workers come and go
+        (``num_workers=(2, 8)``).
     """
 
     generation: int
@@ -151,6 +154,7 @@ class Attempt:
     failure: TaskFailure | None = None
     resumed_at: Place | None = None
     replaced: tuple[TaskFailure, ...] = ()
+    sizes: tuple[tuple[float, int], ...] = ()
 
     @property
     def is_preempted(self) -> bool:

@@ -71,6 +71,7 @@ class GroupState(ctypes.Structure):
         ("hosts", ctypes.c_int32),
         ("ranks", ctypes.POINTER(ctypes.c_int32)),
         ("links", ctypes.POINTER(ctypes.c_int32)),
+        ("names", ctypes.POINTER(ctypes.c_int32)),
         ("count", ctypes.c_uint64),
         ("memory", ctypes.c_void_p),
         ("room", ctypes.c_uint64),
@@ -88,21 +89,27 @@ class GroupState(ctypes.Structure):
 
     @classmethod
     def of(
-        cls, ranks: Sequence[int], rank: int, size: int, links: Sequence[int], hosts: int
+        cls,
+        ranks: Sequence[int],
+        rank: int,
+        names: Sequence[int],
+        links: Sequence[int],
+        hosts: int,
     ) -> GroupState:
         """Return the state of a new group.
 
+        `names`: What errors call all ranks.
         `links`: The sockets of the ranks of this host; of this rank -1.
         """
-        count = len(ranks)
         return cls(
             rank=rank,
-            size=size,
+            size=len(names),
             place=ranks.index(rank),
-            places=count,
+            places=len(ranks),
             hosts=hosts,
-            ranks=(ctypes.c_int32 * count)(*ranks),
-            links=(ctypes.c_int32 * count)(*links),
+            ranks=_whole_numbers(ranks),
+            links=_whole_numbers(links),
+            names=_whole_numbers(names),
         )
 
 
@@ -188,3 +195,7 @@ class NativeArrays:
 
 def _pointers(arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*(each.ctypes.data for each in arrays))
+
+
+def _whole_numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int32 * len(values))(*values)

@@ -26,6 +26,7 @@ typedef struct {
   int32_t hosts;
   const int32_t *ranks;  /* by place */
   const int32_t *links;  /* sockets by place; of this rank -1 */
+  const int32_t *names;  /* what errors call all ranks */
   uint64_t count;        /* operations so far */
   uint8_t *memory;       /* two sides with a slot for each place, and one for sums */
   uint64_t room;         /* bytes of a slot */

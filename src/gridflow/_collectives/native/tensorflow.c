@@ -95,7 +95,7 @@ static void describe(const Group *group, int how, char *message) {
     snprintf(message, MESSAGE_BYTES, "%s", group->failure);
     return;
   }
-  int written = snprintf(message, MESSAGE_BYTES, words[how], group->missing);
+  int written = snprintf(message, MESSAGE_BYTES, words[how], group->names[group->missing]);
   if (how == IN_ANOTHER && written > 0 && written < MESSAGE_BYTES)
     snprintf(message + written, (size_t)(MESSAGE_BYTES - written),
              " Here: operation %llu, gradients; there: operation %llu, %llu bytes of %.8s.",

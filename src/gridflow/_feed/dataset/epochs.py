@@ -55,6 +55,8 @@ class EpochSource(Source):
     own_rows: int | None = None
     #: The plan of what has arrived of the first epoch.
     _first: BatchPlan | None = field(default=None, init=False)
+    #: Up to which epoch it has said what was missed.
+    _told_missed: int = field(default=0, init=False)
 
     @property
     def steps(self) -> int:
@@ -143,6 +145,7 @@ class EpochSource(Source):
     def epoch(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield the next epoch, window by window; see `Source.epoch`."""
         epoch, start_step = self.counter.begin()
+        self._report_missed(epoch)
         start = at = start_step * self.replicas
         if not epoch:
             has_arrived, self._first = False, None
@@ -202,6 +205,23 @@ class EpochSource(Source):
         self.reader.refresh()
         refuse_left_out(self.selection.columns, self.reader.left_out)
 
+    def _missed(self, epoch: int, plan: BatchPlan | FirstPlan) -> int:
+        """Return how many rows of an epoch this rank didn't feed, as it was away."""
+        return sum(
+            plan.rows_before(stop * self.replicas) - plan.rows_before(start * self.replicas)
+            for start, stop in self.counter.missed(epoch, plan.steps // self.replicas)
+        )
+
+    def _report_missed(self, epoch: int) -> None:
+        """Say what epochs weren't fed that ended while this rank was away."""
+        if not self.counter.absences:
+            return
+        (first, _), (last, _) = self.counter.absences[-1]
+        for missed in range(max(first, self._told_missed), min(last, epoch)):
+            plan = self.plan(missed)
+            self._report(missed, plan, plan.steps, plan.steps, complete=True)
+        self._told_missed = epoch
+
     def _report(
         self, epoch: int, plan: BatchPlan | FirstPlan, start: int, at: int, *, complete: bool
     ) -> None:
@@ -213,13 +233,14 @@ class EpochSource(Source):
             left_out = plan.rows - self.own_rows
         if complete:  # also for a shortened epoch
             left_out = max(0, plan.rows - until)
+        missed = self._missed(epoch, plan)
         self._record(
             epoch,
             rows_fed=until - before,
             rows_repeated=max(0, until - plan.rows),
-            rows_left_out=left_out,
+            rows_left_out=left_out + missed,
             complete=complete,
-            rows_before=before,
+            rows_before=before - missed,
         )
 
     def static_rows(self) -> int | None:

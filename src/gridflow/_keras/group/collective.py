@@ -33,7 +33,7 @@ class CollectiveExchange:
         self._wire, self._most = wire, most
         self._owner = strategy  # keeps the server
         (self._launcher,) = part(part(strategy.extended, "_cross_device_ops"), "_launchers")
-        self.rank = int(part(strategy.extended, "_id_in_cluster"))
+        self.rank = self.place = int(part(strategy.extended, "_id_in_cluster"))
         self.size = int(strategy.num_replicas_in_sync)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:

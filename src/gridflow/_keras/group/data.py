@@ -77,7 +77,7 @@ def _even(mine: Any, exchange: Any) -> Any:
         return _marked(mine)
     nothing = _without_rows(mine.element_spec)
     if (steps >= 0).all():
-        missing = int(steps.max() - steps[exchange.rank])
+        missing = int(steps.max() - steps[exchange.place])
         return _marked(mine.concatenate(nothing.repeat(missing)) if missing else mine)
     return _ending_together(_told(mine, True).concatenate(_told(nothing, False).repeat()), exchange)
 

@@ -76,6 +76,11 @@ class GroupExchange:
         self._group = group
         self._in_use = operation.InUse(group)
 
+    @property
+    def place(self) -> int:
+        """The place of this rank among those that are there."""
+        return 0 if self.group is None else int(self.group.rank)
+
     def _is_alone(self) -> bool:
         return is_alone() or self.size == 1 or self.group is None
 
@@ -131,7 +136,7 @@ class GroupExchange:
 
         def add_up(mine: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
             total = self.group.all_reduce(np.asarray(mine))
-            return [total // np.asarray(self.size, total.dtype) if means else total]
+            return [total // np.asarray(self.group.size, total.dtype) if means else total]
 
         (total,) = self._call(add_up, [number], [number.dtype])
         total.set_shape(value.shape)
@@ -253,12 +258,12 @@ class GroupExchange:
         return found.reshape(-1, *mine.shape[1:])
 
     def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
-        """Return the value of one rank, to the bit. Not for graphs."""
+        """Return the value of one rank of those that are there, to the bit. Not for graphs."""
         mine = np.asarray(value, order="C")
         if self.size == 1 or self.group is None:
             return mine
         raw = mine.reshape(-1).view(np.uint8)
-        total = self.group.all_reduce(raw if self.rank == chief else np.zeros_like(raw))
+        total = self.group.all_reduce(raw if self.place == chief else np.zeros_like(raw))
         found: np.ndarray[Any, Any] = total.view(mine.dtype).reshape(mine.shape)
         return found
 

@@ -180,6 +180,7 @@ class CheckpointAndResume(NeutralCallback):
             self._restore(there)
         if self._goes_on is not None:
             self._goes_on.restored()
+            self._goes_on.begun(self._all or ())
             is_built = private_parts.is_optimizer_built(self.model.optimizer)
             self._last = LastStep.of(self.model, self.flavour) if is_built else None
 
@@ -405,7 +406,21 @@ class CheckpointAndResume(NeutralCallback):
             ],
         )
 
-    # A lost rank ----------------------------------------------------------------------------------
+    # Other ranks ----------------------------------------------------------------------------------
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether `interrupted` knows the state after the step that has ended."""
+        is_known = self._last is not None and self._last.is_whole
+        return self._all is not None and is_known and not self._hides_its_end
+
+    @property
+    def _hides_its_end(self) -> bool:
+        """Whether the last step of an epoch is done, which the dataset's position doesn't show."""
+        steps, step = self.params.get("steps"), self._at[1]
+        is_last = steps is not None and step >= steps > 0
+        has_own = self.flavour != "keras" or getattr(self._data, "steps_per_epoch", None)
+        return is_last and bool(has_own)
 
     def interrupted(self) -> Checkpoint | None:
         """Return the state after the last complete step, of a fit that a lost rank has interrupted.
@@ -421,7 +436,7 @@ class CheckpointAndResume(NeutralCallback):
         epoch, step = self._at
         steps = self.params.get("steps")
         is_last = steps is not None and step >= steps > 0
-        if is_last and (self.flavour != "keras" or getattr(self._data, "steps_per_epoch", None)):
+        if self._hides_its_end:
             return None
         if is_last:  # the next pass over the data is that of the next epoch
             self._drawn = None

@@ -38,40 +38,50 @@ def announced(
     Yields a function that waits for all ranks, and returns their group and the GPUs of each.
     """
     host, _ = base.address(process.cluster_spec, process.rank)
-    with Joining(process.rank, host, base.bindable(host)) as joining:
-        told = process.meetings.introduce([list(gpus), asdict(joining.mine)], view)
+    with Joining(host, base.bindable(host)) as joining:
+        told = process.meetings.introduce([process.rank, list(gpus), asdict(joining.mine)], view)
 
         def meet() -> tuple[HostGroup, list[list[str]]]:
-            everyone = told()
+            everyone = told()  # some may be away
             given = process.training.distribution.communication
-            limit = None if given is None else given.timeout_seconds
-            announcements = [Announcement(**each) for _, each in everyone]
-            group = joining.join(announcements, process.spec.start_timeout, limit, given_up)
-            return group, [each for each, _ in everyone]
+            ranks = [rank for rank, _, _ in everyone]
+            group = joining.join(
+                ranks.index(process.rank),
+                [Announcement(**each) for _, _, each in everyone],
+                process.spec.start_timeout,
+                None if given is None else given.timeout_seconds,
+                given_up,
+                ranks,
+            )
+            return group, [each for _, each, _ in everyone]
 
         yield meet
 
 
 def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
-    """Return a function that forms the group again, each time after a rank was replaced.
+    """Return a function that forms the group again, each time after the driver has changed it.
 
-    It returns None if the driver doesn't say within the time in which it notices a loss that a rank
-    is replaced.
+    It returns None if the driver doesn't say so within the time in which it notices a loss.
     """
-    inbox, at = process.inbox, 0
+    inbox, at, newest = process.inbox, 0, process.setup.view
     limit = process.spec.deadlines.heartbeat + _NOTICE_SECONDS
 
-    def newest() -> int:
-        told = inbox.latest(Replace)
-        return max(process.setup.view, 0 if told is None else told.view)
+    def hear(told: Replace) -> None:
+        nonlocal newest
+        newest = max(newest, told.view)
+        inbox.look_again()
+        process.agreement.look_again()
 
     def has_changed() -> bool:
-        return newest() > at
+        return newest > at
+
+    inbox.listen(Replace, hear)
+    process.agreement.has_changed = has_changed
 
     def form() -> HostGroup | None:
         nonlocal at
         while inbox.wait_for(has_changed, limit):
-            at = newest()
+            at = newest
             # Another rank may be lost meanwhile.
             with (
                 contextlib.suppress(PeerGone, BrokenBarrier, BarrierTimeout),

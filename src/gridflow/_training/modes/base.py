@@ -85,7 +85,8 @@ class DatasetRequest:
             grant = FixedGrant(steps)
             return {**self.columns, "batch_size": size, "grant": grant, "tail": "partial"}
         counter, shuffling = EpochCounter(), self.shuffling(process)
-        if shuffling["shuffle"]:
+        # Otherwise rows are read again, and dropped, which the ledger would count as fed.
+        if shuffling["shuffle"] or process.regrouping is not None:
             process.epoch_counters.append(counter)
         return {
             **self.columns,

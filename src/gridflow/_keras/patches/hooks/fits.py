@@ -204,6 +204,8 @@ def _agree(runtime: Runtime, callbacks: Any, name: str, epoch: Any) -> None:
             return
         case "on_train_batch_end":
             stops = runtime.agreement.step_ended(wants=wants)
+            if runtime.regrouping is not None and runtime.agreement.changes:
+                runtime.regrouping.leave()
         case "on_epoch_end":
             stops = runtime.agreement.epoch_ended(model, int(epoch), wants=wants)
         case _:
