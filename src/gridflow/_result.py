@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from gridflow._coordinator import folders
 from gridflow._coordinator.progress import histories, last_history
+from gridflow._coordinator.record import AWAY
 from gridflow._files.disks import refusal
 from gridflow._files.local import check_own
 from gridflow._spec.cluster import Task
@@ -41,8 +42,8 @@ class RankValues(Sequence[Any]):
     * Models are `TrainedModel`, histories dicts of lists, all else is what was returned.
     * Under ``multi_worker_mirrored`` all ranks train one model: where another rank returned it,
       it is the chief's `TrainedModel` here. With ``strategy="none"`` each rank's is its own.
-    * None for the workers of ``parameter_server``, which run no function. Servers and evaluators
-      have no rank.
+    * None for the workers of ``parameter_server``, which run no function, and for a worker without
+      which the others have finished (``num_workers=(2, 8)``). Servers and evaluators have no rank.
     * Each rank but the chief may send 256 MiB. To ask for a value that is larger, or that can't
       be pickled, is a `GridflowError` that says so; the others can be read all the same.
     """
@@ -104,6 +105,8 @@ class RankValues(Sequence[Any]):
             raise GridflowError(f"what rank {rank} returned was not sent: {header['why']}")
         if header["kind"] == "shared":
             return self._shared(rank)
+        if header["kind"] == AWAY:
+            return None
         if rank in self._in_memory:
             return self._value_in_memory(header, self._in_memory[rank])
         folder = value_folder(self._job_dir, rank)
@@ -133,15 +136,21 @@ class RankValues(Sequence[Any]):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @property
+    def chief(self) -> int:
+        """The rank whose value is the result: the first that was there at the end."""
+        there = (rank for rank, each in enumerate(self._headers) if each["kind"] != AWAY)
+        return next(there, 0)
+
     def _shared(self, rank: int) -> Any:
-        chief, header = self._headers[0], self._headers[rank]
+        chief, header = self._headers[self.chief], self._headers[rank]
         if _form(chief) != _form(header):
             raise GridflowError(
                 f"rank {rank} returned a model ({header['class']}) that all ranks trained "
                 f"together, and the chief did not return the same: such a model comes from the "
                 "chief alone. Let the function return it on all ranks."
             )
-        return self[0]
+        return self[self.chief]
 
 
 def _laid_out(files: Mapping[str, bytes]) -> Path:
@@ -216,9 +225,9 @@ class Result:
     def value(self) -> Any:
         """The return value of the chief's function; a model is a `TrainedModel`.
 
-        Unpickled on first access.
+        Unpickled on first access. If the chief was away at the end, that of the next rank.
         """
-        return self.values[0]
+        return self.values[self.values.chief]
 
     @cached_property
     def values(self) -> RankValues:
@@ -230,7 +239,7 @@ class Result:
         """Whether the function returned a Keras model, which `model` then is."""
         from gridflow.ml.keras_file import MODEL_KINDS
 
-        return self._outcome.results[0]["kind"] in MODEL_KINDS
+        return self._outcome.results[self.values.chief]["kind"] in MODEL_KINDS
 
     @property
     def model(self) -> TrainedModel:
@@ -335,7 +344,7 @@ class Result:
         return self._outcome.log_paths[Task.parse(task)]
 
     def __repr__(self) -> str:
-        kind = self._outcome.results[0]["kind"]
+        kind = self._outcome.results[self.values.chief]["kind"]
         return f"Result({kind}, {len(self.attempts)} attempt(s), job_dir={str(self.job_dir)!r})"
 
     def _repr_html_(self) -> str:
@@ -343,7 +352,7 @@ class Result:
         from gridflow._coordinator.views import attempts_view
         from gridflow._spec import markup
 
-        kind = self._outcome.results[0]
+        kind = self._outcome.results[self.values.chief]
         about = {
             "returned": str(kind.get("class", kind["kind"])),
             "ranks": str(len(self.values)),

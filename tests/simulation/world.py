@@ -82,12 +82,14 @@ class Plan:
     preemptions: int
     replacements: int
     faults: tuple[Fault, ...]
+    #: With how many ranks a group goes on. Default: all.
+    least: int | None = None
 
     def __str__(self) -> str:
         about = (
             f"seed {self.seed}: {self.workers} workers, {self.steps} steps, on {self.launches}, "
             f"max_restarts={self.restarts}, max_preemptions={self.preemptions}, "
-            f"max_replacements={self.replacements}"
+            f"max_replacements={self.replacements}, with at least {self.least or self.workers}"
         )
         return "\n".join([about, *(f"  {fault}" for fault in self.faults)])
 
@@ -120,6 +122,7 @@ def plan_of(seed: int, workers: int | None = None) -> Plan:
         rng.choice((0, 2)),
         rng.choice((0, 0, 1, 3)),
         tuple(sorted(faults, key=lambda fault: fault.at)),
+        rng.choice((None, 1, max(1, size - 1))),
     )
 
 
@@ -187,6 +190,7 @@ class Driver:
             start_timeout=START_TIMEOUT,
             max_replacements=plan.replacements,
             replaces_agents=plan.launches != "barrier",
+            least=plan.least,
         )
         self.meetings = self._meetings(0)
         self.mailboxes: list[Mailbox] = [Mailbox() for _ in self.tasks]
@@ -318,6 +322,9 @@ class Driver:
             where = self.meetings.waiting(sender.rank)
             self.tell(ev.TaskWaits(self.clock, sender.rank, report.generation, where))
             self.answer(told)
+            if sender.rank in self.meetings.guests:
+                launch = self.machine.launch
+                self.tell(ev.WantsToJoin(self.clock, launch, sender.rank, report.generation))
             for each in told:
                 waits = self.meetings.waiting(each.rank)
                 self.tell(ev.TaskWaits(self.clock, each.rank, report.generation, waits))
@@ -511,7 +518,7 @@ class Agent:
                         self.process.end()
                     self.process = Process(self, command.view)
                 elif self.process is not None:
-                    self.process.hear_of_view(command.view)
+                    self.process.hear_of_view(command)
             case commands.Met() if command.generation == self.generation:
                 if self.process is not None:
                     self.process.met(command)
@@ -565,6 +572,8 @@ class Process:
         self.agent, self.world = agent, agent.world
         self.rank, self.generation = agent.rank, agent.generation
         self.joined, self.heard_view, self.is_new = -1, view, view > 0
+        #: The newest view for which steps are left at their end.
+        self.changes = 0
         self.is_alive, self.is_ready, self.is_reported = True, False, False
         self.frozen_until = 0.0
         self._frozen_since: float | None = None
@@ -625,11 +634,11 @@ class Process:
         if told.problem:
             self._wait_for_view(f"BrokenBarrier: {told.problem}")
         else:
-            self._join()
+            self._join(len(told.values))
 
-    def _join(self) -> None:
+    def _join(self, size: int = 1) -> None:
         key = (self.agent.launch.number, self.generation, self.joined)
-        group = self.world.groups.setdefault(key, Group(self.world, key))
+        group = self.world.groups.setdefault(key, Group(self.world, key, size))
         self.group = group
         if not self.is_ready:
             self.is_ready = True
@@ -682,9 +691,16 @@ class Process:
 
     _waits = False
 
-    def hear_of_view(self, view: int) -> None:
+    def leaves(self) -> None:
+        """Leave a step at its end: the group forms again."""
+        self.group = None
+        self._wait_for_view("GroupChanges: another rank takes part")
+
+    def hear_of_view(self, told: commands.Replace) -> None:
         """Hear that the group forms again."""
-        self.heard_view = max(self.heard_view, view)
+        self.heard_view = max(self.heard_view, told.view)
+        if told.rank < 0 or told.members:
+            self.changes = self.heard_view
         if self.group is not None and not self.group.has_begun:
             self.group.members.pop(self.rank, None)  # it was waiting for the one that is lost
             self.group = None
@@ -747,8 +763,8 @@ class Process:
 class Group:
     """Processes that make steps together."""
 
-    def __init__(self, world: World, key: tuple[int, int, int]) -> None:
-        self.world, self.key = world, key
+    def __init__(self, world: World, key: tuple[int, int, int], size: int) -> None:
+        self.world, self.key, self.size = world, key, size
         self.members: dict[int, Process] = {}
         self.is_broken = self.has_begun = self.saves = self.stays = False
 
@@ -756,7 +772,7 @@ class Group:
         self.members[process.rank] = process
         if self.is_broken:
             process.lost_a_peer()
-        elif len(self.members) == self.world.plan.workers:
+        elif len(self.members) == self.size:
             self._begin()
 
     def _begin(self) -> None:
@@ -788,11 +804,19 @@ class Group:
         for each in list(self.members.values()):
             if self.world.random.random() > 0.01 or is_last:
                 each.stepped(self.done)
-        if not is_last:
-            self.world.after(STEP, self._step)
+        if is_last:
+            return
+        if any(each.changes > each.joined for each in self.members.values()):
+            self.is_broken = True
+            for each in self.members.values():
+                each.leaves()
+            return
+        self.world.after(STEP, self._step)
 
     def _save(self) -> None:
-        chief = self.members[0]
+        chief = self.members.get(0)
+        if chief is None:
+            return  # it is away
         if self._is_present(chief):
             self.world.saved = max(self.world.saved, self.done)
             if self.saves:

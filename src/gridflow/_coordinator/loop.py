@@ -22,7 +22,7 @@ from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, last_history
-from gridflow._coordinator.record import Ending, Outcome
+from gridflow._coordinator.record import AWAY, Ending, Outcome
 from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stimuli import RecordedMachine
@@ -59,6 +59,8 @@ _TICK_SECONDS: Final = 0.1
 _STANDSTILL_SECONDS: Final = 1.0
 #: The result's header of a task that ran no function (a worker of parameter servers).
 _NO_VALUE: Final[dict[str, Any]] = {"kind": "none", "files": []}
+#: That of a rank without which the others have finished.
+_AWAY: Final[dict[str, Any]] = {"kind": AWAY, "files": []}
 #: After this time, the user is told what keeps agents from starting.
 _OBSTACLE_SECONDS: Final = 5.0
 #: What held a shorter training back is of no interest.
@@ -572,7 +574,7 @@ class JobRun:
             raise JobCancelled(f"job {self.job.id} was cancelled in state {last}.")
         return Outcome(
             results=tuple(
-                self._desk.results.get(place, _NO_VALUE)
+                self._desk.results.get(place, _AWAY if place in self._machine.away else _NO_VALUE)
                 for place, task in enumerate(self.job.spec.tasks)
                 if task.role in TRAINING_ROLES
             ),

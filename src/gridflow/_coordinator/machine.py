@@ -122,7 +122,7 @@ class JobMachine:
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
         trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
-        self._chief = trains[:1]
+        self._chief = trains[0] if trains else 0
         self._group = trains if max_replacements and len(trains) > 1 else ()
         self.max_replacements, self._replaces_agents = max_replacements, replaces_agents
         self._least = len(self._group) if least is None else least
@@ -369,7 +369,8 @@ class JobMachine:
         then = "moves" if moves else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
         # It tells the other ranks with its step, so that all save after the same one.
-        return [ev.Say(words), ev.Send(commands.AskToSave(self.generation, moves), self._chief)]
+        chief = next((each for each in self._group if each not in self._away), self._chief)
+        return [ev.Say(words), ev.Send(commands.AskToSave(self.generation, moves), (chief,))]
 
     def _may_move(self) -> bool:
         return self.policy.restart([*self._causes(), self._preemption()])
@@ -632,9 +633,14 @@ class JobMachine:
         return commands.Replace(self.generation, rank, self._view, members)
 
     @property
+    def away(self) -> set[int]:
+        """The ranks of the group without which it went on, and that have made no step since."""
+        return self._away | self._joining
+
+    @property
     def _are_done(self) -> bool:
         """Whether all have finished except those that are away."""
-        away = self._away | self._joining
+        away = self.away
         return bool(away) and self._unfinished.isdisjoint(set(self._awaited) - away)
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:

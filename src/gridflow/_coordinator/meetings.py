@@ -79,6 +79,11 @@ class Meetings:
         #: Why a rank won't join any more meetings.
         self._left: dict[int, str] = {}
 
+    @property
+    def chief(self) -> int:
+        """The first rank that takes part."""
+        return next(iter(self._present), 0)
+
     def waiting(self, rank: int) -> str:
         """Return the call in which a rank waits, as code; empty if it doesn't wait."""
         found = (

@@ -35,6 +35,10 @@ VERSION: Final = 1
 SUCCEEDED: Final = "succeeded"
 
 
+#: The kind of the header of a rank that was away at the end: it has no value.
+AWAY: Final = "away"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The results of a job that succeeded."""

@@ -474,7 +474,7 @@ class RpcHandler:
                 self._console.log(self._tasks[rank], report.lines)
             case reports.Progress():
                 self._note_progress(rank, report)
-            case reports.EpochEnded() if rank == 0:
+            case reports.EpochEnded() if rank == self._meetings.chief:
                 place = report.fit, report.epoch
                 known = self.history.get(place, {})
                 self.history[place] = report.logs

@@ -119,7 +119,8 @@ class Agreement:
         taken = everyone[0][0]
         self._tells_after_steps = not self._adds_up_steps or any(may for _, may in everyone)
         self._is_in_fit = True
-        return own_callbacks.without_writing(callbacks, taken) if self._rank else list(callbacks)
+        is_chief = self._group.rank == 0
+        return list(callbacks) if is_chief else own_callbacks.without_writing(callbacks, taken)
 
     def end(self) -> None:
         """End the fit."""

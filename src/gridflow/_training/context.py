@@ -110,7 +110,10 @@ class TrainingContext:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the task that writes files which only one task should write."""
+        """Whether this is the task that writes files which only one task should write.
+
+        Rank 0; where workers come and go, and it is away, the next one.
+        """
         return self._runtime.is_chief
 
     @property

@@ -78,8 +78,12 @@ class TaskProcess:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the task that writes files which only one task should write."""
-        return self.rank == 0
+        """Whether this is the task that writes files which only one task should write.
+
+        The first rank of those that take part: where it is away, the next one does its duties.
+        """
+        chief = 0 if self.regrouping is None else self.regrouping.ranks[0]
+        return self.rank == chief
 
     @property
     def is_evaluator(self) -> bool:

@@ -64,11 +64,15 @@ def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
     It returns None if the driver doesn't say so within the time in which it notices a loss.
     """
     inbox, at, newest = process.inbox, 0, process.setup.view
+    #: The newest one for which no loss need interrupt a step: who is away is in neither of them.
+    at_a_step = 0
     limit = process.spec.deadlines.heartbeat + _NOTICE_SECONDS
 
     def hear(told: Replace) -> None:
-        nonlocal newest
+        nonlocal newest, at_a_step
         newest = max(newest, told.view)
+        if told.rank < 0 or told.members:
+            at_a_step = newest
         inbox.look_again()
         process.agreement.look_again()
 
@@ -76,7 +80,7 @@ def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
         return newest > at
 
     inbox.listen(Replace, hear)
-    process.agreement.has_changed = has_changed
+    process.agreement.has_changed = lambda: at_a_step > at
 
     def form() -> HostGroup | None:
         nonlocal at

@@ -1,0 +1,223 @@
+"""Workers come and go while the others train on: ``num_workers=(least, most)``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridflow import (
+    Deadlines,
+    InvalidArgument,
+    LocalLauncher,
+    SparkLauncher,
+    TensorflowDistributor,
+)
+
+WORKERS, BATCH, EPOCHS = 3, 8, 3
+_X = np.random.default_rng(0).normal(size=(603, 4)).astype("float32")
+ROWS = {"x": _X, "y": _X[:, 0] ** 2}
+
+
+def model_of(keras):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+    model.build((None, 4))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def dataset(ctx):
+    return ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
+
+
+def train(ctx, deaths, folder, victim="process", seconds=0.05):
+    """Train; ranks die after their steps in ``deaths``. Return who took part in each step."""
+    import keras
+    from gridflow._agent.executor import executor_above
+    from gridflow.testing.deaths import agent_of_this_task
+
+    class Watch(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.members, self.changes = {}, []
+
+        def on_group_changed(self, members):
+            self.changes.append(list(members))
+
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            self.members[step] = ctx.members
+            time.sleep(seconds)
+            mark = Path(folder, f"{ctx.rank}-{step}")
+            if step in deaths.get(ctx.rank, ()) and not mark.exists():
+                mark.touch()
+                agent = agent_of_this_task()
+                pids = {"process": os.getpid(), "agent": agent}
+                pid = pids[victim] if victim in pids else executor_above(agent).pid
+                os.kill(pid, signal.SIGKILL)
+                time.sleep(60)
+
+    with ctx.strategy.scope():
+        model = model_of(keras)
+    watch = Watch()
+    callbacks = [*ctx.callbacks(), watch]
+    history = model.fit(dataset(ctx), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    return {
+        "rank": ctx.rank,
+        "members": watch.members,
+        "changes": watch.changes,
+        "weights": model.get_weights(),
+        "epochs": len(history.history["loss"]),
+        "met": ctx.all_gather(ctx.rank),
+    }
+
+
+def batches(ctx):
+    return [(np.asarray(x), np.asarray(y)) for x, y in dataset(ctx)]
+
+
+def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS):
+    distributor = TensorflowDistributor(
+        workers,
+        "multi_worker_mirrored",
+        launcher=launcher or LocalLauncher(),
+        seed=1,
+        logs="none",
+        progress=False,
+        deadlines=Deadlines(run=250),
+    )
+    return distributor.run(function, *args, data={"train": data})
+
+
+@functools.cache
+def parts():
+    """Return the batches of an epoch, by rank."""
+    return list(run(batches, workers=WORKERS).values)
+
+
+def by_one_process(members):
+    """Return the weights of one process on the batches of those that took part in each step."""
+    import keras
+
+    model, everyone = model_of(keras), parts()
+    for step in sorted(members):
+        place = (step - 1) % len(everyone[0])
+        x, y = zip(*(everyone[rank][place] for rank in members[step]), strict=True)
+        model.train_on_batch(np.concatenate(x), np.concatenate(y))
+    return model.get_weights()
+
+
+def sizes(members):
+    """Return how many ranks took part in the steps, without repetitions."""
+    found = [len(members[step]) for step in sorted(members)]
+    return [size for size, before in zip(found, [None, *found], strict=False) if size != before]
+
+
+def check(result, *, away=()):
+    """Check weights and rows against who took part; return what the first rank saw."""
+    there = [value for value in result.values if value is not None]
+    members, steps = there[0]["members"], len(parts()[0])
+    assert sorted(members) == list(range(1, EPOCHS * steps + 1))
+    expected = by_one_process(members)
+    for value in there:
+        assert value["epochs"] == EPOCHS
+        for mine, wanted in zip(value["weights"], expected, strict=True):
+            np.testing.assert_allclose(mine, wanted, atol=1e-5)
+    assert result.ledger.check() == []
+    left_out = {
+        (each.rank, each.epoch): each.rows_left_out
+        for each in result.ledger.records
+        if each.complete
+    }
+    for rank, epoch in ((rank, epoch) for rank in range(WORKERS) for epoch in range(EPOCHS)):
+        missed = sum(
+            len(parts()[rank][step][1])
+            for step in range(steps)
+            if rank not in members[epoch * steps + step + 1]
+        )
+        assert rank in away or left_out[rank, epoch] == missed
+    assert len(result.attempts) == 1
+    return there[0]
+
+
+# In order: another rank, the chief, two at once, and one that dies again as soon as it is back.
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("deaths", "seen"),
+    [
+        ({1: [7]}, [3, 2, 3]),
+        ({0: [7]}, [3, 2, 3]),
+        ({0: [7], 2: [9]}, [3, 2, 1]),
+    ],
+    ids=["a worker", "the chief", "two"],
+)
+def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
+    deaths, seen, tmp_path, no_leaks
+):
+    del no_leaks
+    result = run(train, deaths, str(tmp_path), "process", 0.15)
+    first = check(result)
+    assert sizes(first["members"])[: len(seen)] == seen
+    assert sizes(first["members"])[-1] == WORKERS
+    assert first["changes"][-1] == [0, 1, 2]
+    assert first["met"] == [0, 1, 2]
+    (attempt,) = result.attempts
+    assert [size for _, size in attempt.sizes][:1] == seen[1:2]
+    assert len(attempt.replaced) == len(deaths)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_job_ends_without_one_that_is_away(rank, tmp_path, no_leaks):
+    del no_leaks
+    steps = EPOCHS * len(parts()[0])
+    result = run(train, {rank: [steps - 2]}, str(tmp_path), "process", 0.01)
+    there = check(result, away=[rank])
+    assert result.values[rank] is None
+    assert there["met"] == [None if each == rank else each for each in range(WORKERS)]
+    assert result.value["rank"] == (1 if rank == 0 else 0)
+    assert len(result.history["loss"]) == EPOCHS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["agent", "executor"])
+def test_on_spark_the_others_go_on_while_spark_starts_the_task_again(spark, victim, tmp_path):
+    frame = spark.createDataFrame(
+        [(list(map(float, x)), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)],
+        "x array<float>, y float",
+    ).repartition(2)
+    launcher = SparkLauncher(spark)
+    result = run(
+        train, {1: [7]}, str(tmp_path), victim, 0.15, workers=(1, 2), launcher=launcher, data=frame
+    )
+    there = next(value for value in result.values if value is not None)
+    assert sizes(there["members"])[:2] == [2, 1]
+    assert result.ledger.check() == []
+    assert len(result.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "words"),
+    [
+        ((3, 2), {}, "the least"),
+        ((0, 2), {}, "the least"),
+        ((1, 2, 3), {}, "(2, 8)"),
+        (("a", 2), {}, "the least"),
+        ((1, 2), {"backend": "jax"}, "backend='jax'"),
+        ((1, 2), {"strategy": "none"}, "strategy='none'"),
+        ((1, 2), {"gpus": 1}, "gpus="),
+    ],
+)
+def test_what_cant_come_and_go_is_refused_at_the_call(workers, options, words):
+    with pytest.raises(InvalidArgument) as caught:
+        TensorflowDistributor(workers, launcher=LocalLauncher(), **options)
+    assert words in str(caught.value)
