@@ -242,6 +242,19 @@ def test_too_few_threads_of_a_local_master_are_refused(run_script):
     assert "NotEnoughSlots the job has 2 tasks" in printed
 
 
+def test_a_job_starts_with_as_many_workers_as_there_are_slots_for(run_script):
+    text = LOCAL.format(master="local[2]", settings="", options="")
+    text = text.replace('(2, "none", )', '((1, 3), "multi_worker_mirrored")')
+    text = text.replace("[ctx.rank, ctx.num_workers]", "[ctx.rank, ctx.num_workers, ctx.members]")
+    assert "value: [0, 2, (0, 1)]" in run_script(text)
+
+
+def test_fewer_slots_than_the_least_workers_are_refused(run_script):
+    text = LOCAL.format(master="local[1]", settings="", options="")
+    text = text.replace('(2, "none", )', '((2, 3), "multi_worker_mirrored")')
+    assert "NotEnoughSlots the job has 3 tasks" in run_script(text)
+
+
 def test_a_plan_waits_for_executors_as_a_run_does(run_script):
     """Those of a session that began just now, and of a machine that is busy: -Xint is slow."""
     settings = (

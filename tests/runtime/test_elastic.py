@@ -146,7 +146,6 @@ def check(result, *, away=()):
     return there[0]
 
 
-# In order: another rank, the chief, two at once, and one that dies again as soon as it is back.
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
@@ -191,13 +190,11 @@ def test_a_job_ends_without_one_that_is_away(rank, tmp_path, no_leaks):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["agent", "executor"])
 def test_on_spark_the_others_go_on_while_spark_starts_the_task_again(spark, victim, tmp_path):
-    frame = spark.createDataFrame(
-        [(list(map(float, x)), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)],
-        "x array<float>, y float",
-    ).repartition(2)
+    rows = [(x.tolist(), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)]
+    frame = spark.createDataFrame(rows, "x array<float>, y float")
     launcher = SparkLauncher(spark)
     result = run(
-        train, {1: [7]}, str(tmp_path), victim, 0.15, workers=(1, 2), launcher=launcher, data=frame
+        train, {0: [7]}, str(tmp_path), victim, 0.15, workers=(1, 2), launcher=launcher, data=frame
     )
     there = next(value for value in result.values if value is not None)
     assert sizes(there["members"])[:2] == [2, 1]
