@@ -160,7 +160,9 @@ def numbers(rows: int = ROWS) -> dict[str, np.ndarray]:
     return {"x": x, "y": x[:, 0] ** 2}
 
 
-def workers_here(folder: str, workers: int, **options: Any) -> TensorflowDistributor:
+def workers_here(
+    folder: str, workers: int | tuple[int, int], **options: Any
+) -> TensorflowDistributor:
     return TensorflowDistributor(
         workers,
         "multi_worker_mirrored",
@@ -172,8 +174,9 @@ def workers_here(folder: str, workers: int, **options: Any) -> TensorflowDistrib
     )
 
 
-def pulled(folder: str, workers: int, **options: Any) -> Job:
-    distributor = workers_here(folder, workers, **options)
+def pulled(folder: str, workers: int, *, least: int | None = None, **options: Any) -> Job:
+    size = workers if least is None else (least, workers)
+    distributor = workers_here(folder, size, **options)
     return Trained(distributor, train, steps_of(workers), data={"train": numbers()})
 
 
@@ -361,6 +364,7 @@ def main(python: str, folder: str) -> None:
 KINDS: Final[dict[str, Callable[[str, int], Job]]] = {
     "pulled": pulled,
     "replaced": functools.partial(pulled, restarts=Restarts(max_replacements=3)),
+    "elastic": functools.partial(pulled, least=1),
     "parameter servers": on_servers,
     "pushed": Pushed,
     "on Spark": on_spark,

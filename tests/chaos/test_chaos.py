@@ -36,6 +36,7 @@ def _cluster():
     [
         ("pulled", "stop"),
         ("replaced", "kill an agent"),
+        ("elastic", "kill"),
         ("parameter servers", "kill"),
         ("pushed", "starve"),
         pytest.param("on Spark", "kill an executor", marks=_ON_SPARK),
