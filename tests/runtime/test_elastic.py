@@ -17,6 +17,7 @@ from gridflow import (
     LocalLauncher,
     SparkLauncher,
     TensorflowDistributor,
+    TrainingFailed,
 )
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
@@ -200,6 +201,18 @@ def test_on_spark_the_others_go_on_while_spark_starts_the_task_again(spark, vict
     assert sizes(there["members"])[:2] == [2, 1]
     assert result.ledger.check() == []
     assert len(result.attempts) == 1
+
+
+def read_a_stream(ctx):
+    return ctx.stream(BATCH, features=["x"], label="y")
+
+
+@pytest.mark.slow
+def test_rows_that_are_pushed_need_all_workers():
+    distributor = TensorflowDistributor((1, 2), launcher=LocalLauncher(), logs="none")
+    handle = distributor.start(read_a_stream)
+    with pytest.raises(TrainingFailed, match=r"num_workers=\(1, 2\) they may come and go"):
+        handle.result(timeout=120)
 
 
 @pytest.mark.parametrize(

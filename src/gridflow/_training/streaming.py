@@ -47,6 +47,12 @@ class PushedStream:
             raise InvalidArgument(
                 "ctx.stream() can be called only once: the rows of a job come once."
             )
+        if runtime.spec.least is not None:
+            raise InvalidArgument(
+                "ctx.stream() needs all workers, whose rows make a step together, but with "
+                f"num_workers=({runtime.spec.least}, {runtime.num_workers}) they may come and go. "
+                f"Use num_workers={runtime.num_workers}."
+            )
         feeding.check(batch_size, tail)
         make = runtime.mode.streams(together=runtime.trains_together)
         news = self._wait_for_row(batch_size)
