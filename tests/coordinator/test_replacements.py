@@ -453,10 +453,19 @@ def test_a_guest_is_waited_for_once_its_group_has_formed():
     assert len(meetings.came(1, Meet(3, "barrier", ""))) == 3
 
 
-def test_a_chief_that_is_away_is_waited_for_where_it_has_the_word():
+def test_the_chief_that_is_there_has_the_word():
     meetings = held(1, "abc")
     meetings.replaced(commands.Replace(0, 0, 1, (1, 2)))
+    assert meetings.chief == 1
+    assert meetings.came(2, Meet(2, "broadcast", "")) == []
+    answers = meetings.came(1, Meet(2, "broadcast", "word"))
+    assert [each.command.values for each in answers] == [["word"]] * 2
+
+
+def test_a_chief_that_is_lost_before_its_word_is_waited_for():
+    meetings = held(1, "abc")
     for rank in (1, 2):
-        assert meetings.came(rank, Meet(2, "broadcast", "")) == []
+        meetings.came(rank, Meet(2, "broadcast", ""))
+    assert meetings.replaced(commands.Replace(0, 0, 1, (1, 2))) == []
     answers = meetings.came(0, Meet(2, "broadcast", "word"))
     assert [each.command.values for each in answers] == [["word"]] * 3

@@ -608,8 +608,10 @@ class JobMachine:
 
     def _let_in(self) -> list[ev.Instruction]:
         """Let ranks that were away take part again, from the end of a step of the others."""
-        others = [self._members[each] for each in self._group if each not in self._away]
-        if not self._ready_to_join or not all(each.armed for each in others):
+        if not self._ready_to_join:
+            return []
+        others = (self._members[each] for each in self._group if each not in self._away)
+        if not all(each.armed for each in others):
             return []
         came = self._ready_to_join & self._away
         self._ready_to_join = set()

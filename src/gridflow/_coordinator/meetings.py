@@ -179,7 +179,7 @@ class Meetings:
         told = commands.Met(
             self._generation,
             number,
-            said[:1] if meeting.operation == _BROADCAST else said,
+            said,
             meeting.problem,
         )
         new = [rank for rank in meeting.values if rank not in meeting.answered]
@@ -192,17 +192,24 @@ class Meetings:
         return [Answer(rank, told) for rank in new]
 
     def _members_of(self, number: int) -> tuple[int, ...]:
-        """Return who takes part in a meeting: in a broadcast, the chief always does."""
+        """Return who takes part in a meeting.
+
+        A broadcast has a word from whoever was the chief as it called it. If that one is away
+        since, without a word, its new process is waited for.
+        """
         if number == INTRODUCTION:
             return self._in_view
-        is_chiefs = self._open[number].operation == _BROADCAST
-        away = [rank for rank in self._members[:1] if is_chiefs and rank not in self._present]
-        return (*away, *self._present)
+        meeting = self._open[number]
+        if meeting.operation != _BROADCAST or any(meeting.values.values()):
+            return self._present
+        return tuple(dict.fromkeys([*self._members[:1], *self._present]))
 
     def _said(self, number: int) -> list[str]:
         values = self._open[number].values
         if number == INTRODUCTION:
             return [values[rank] for rank in self._in_view]
+        if self._open[number].operation == _BROADCAST:
+            return [next((values[rank] for rank in sorted(values) if values[rank]), _NOTHING)]
         return [values.get(rank, _NOTHING) for rank in self._members]
 
     def _missing(self, number: int) -> list[int]:

@@ -845,7 +845,7 @@ class TrainingContext:
         ...     return ctx.broadcast(new_folder() if ctx.is_chief else None)
         """
         (found,) = self._runtime.meetings.hold(
-            "broadcast", value if self.is_chief else None, timeout
+            "broadcast", value if self.is_chief else None, timeout, is_heard=self.is_chief
         )
         return found
 

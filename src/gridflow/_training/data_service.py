@@ -133,7 +133,7 @@ def _registered(
     told = None
     if runtime.is_chief:
         told = [data_service.register(service, tagged, compression).id, mine]
-    ((found, theirs),) = runtime.meetings.hold("broadcast", told, None)
+    ((found, theirs),) = runtime.meetings.hold("broadcast", told, None, is_heard=runtime.is_chief)
     if theirs != mine:
         raise InvalidArgument(
             f"the chief's dataset has elements {theirs}, that of {runtime.task} has {mine}: ranks "

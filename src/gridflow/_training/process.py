@@ -156,9 +156,12 @@ class MeetingClient:
         inbox.listen(commands.Met, self._take)
         inbox.meets = lambda: self.is_waiting
 
-    def hold(self, operation: str, value: Any, timeout: float | None) -> list[Any]:
+    def hold(
+        self, operation: str, value: Any, timeout: float | None, *, is_heard: bool = True
+    ) -> list[Any]:
         """Wait for the ranks; return each rank's value, or only the chief's.
 
+        `is_heard`: Whether this rank has a value: in a broadcast, the chief alone does.
         Raises `BrokenBarrier`: A rank will never join, or called another operation.
         Raises `BarrierTimeout`: A rank didn't join in time.
         """
@@ -175,7 +178,7 @@ class MeetingClient:
         if self._members == 1:
             return [values.unpack(packed)]
         self._number += 1
-        told = self._wait(operation, packed, limit)
+        told = self._wait(operation, packed if is_heard else b"", limit)
         return [values.unpack(base64.b64decode(each)) for each in told.values]
 
     def introduce(self, value: Any, view: int) -> Callable[[], list[Any]]:
@@ -193,7 +196,8 @@ class MeetingClient:
 
         def wait() -> list[Any]:
             # One that others go on without waits until they let it in.
-            limit = None if view and self._is_new else self._spec.start_timeout
+            waits = view and self._is_new and self._spec.least is not None
+            limit = None if waits else self._spec.start_timeout
             told = self._await("strategy", reports.INTRODUCTION, limit)
             return [values.unpack(base64.b64decode(each)) for each in told.values]
 
