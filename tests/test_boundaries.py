@@ -400,3 +400,21 @@ def test_each_way_to_compare_a_name_is_seen(code):
 )
 def test_each_way_to_a_private_part_is_seen(code):
     assert [*private_modules(ast.parse(code)), *private_attributes(ast.parse(code))]
+
+
+def test_hooks_of_tf_keras_load_no_keras_3():
+    """Its import would load the hooks of Keras 3 while those of tf_keras are half loaded."""
+    hooks = ROOT / "_keras" / "patches" / "hooks"
+    seen, left = set(), ["one_replica_tf_keras"]
+    while left:
+        name = left.pop()
+        if name in seen or not (hooks / f"{name}.py").exists():
+            continue
+        seen.add(name)
+        tree = ast.parse((hooks / f"{name}.py").read_text(encoding="utf-8"))
+        for node in tree.body:  # at the top: what a function imports comes later
+            if isinstance(node, ast.ImportFrom) and node.module == "gridflow._keras.patches.hooks":
+                left += [alias.name for alias in node.names]
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(each.partition(".")[0] == "keras" for each in modules), name

@@ -11,9 +11,10 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from gridflow._doctor import checks, host, machine, meeting
+from gridflow._doctor import checks, cluster, host, machine, meeting
 from gridflow._doctor.host import Unmet, look, within
 from gridflow._doctor.meeting import Attendance, Meeting, attend
 from gridflow._spec.exits import Exit
@@ -23,6 +24,11 @@ from suite.ports import free_ports
 from suite.waiting import patience
 
 HERE = "127.0.0.1"
+
+
+def test_what_an_executor_has_seen_arrives_as_it_was():
+    seen = cluster.Seen(host=look(), attendance=Attendance(task=1, executor="2"))
+    assert cluster.read(msgspec.json.encode(seen).decode()) == seen
 
 
 def levels(findings):

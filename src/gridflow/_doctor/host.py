@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Mapping  # noqa: TC003  (msgspec reads the fields' types)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -24,7 +25,7 @@ from gridflow._gpu import devices
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  (where it is mounted)
 #: Of a file system, which may be a network's.

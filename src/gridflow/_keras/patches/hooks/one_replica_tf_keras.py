@@ -17,7 +17,7 @@ from tf_keras.src.utils import losses_utils, tf_utils
 from gridflow._keras import group
 from gridflow._keras.group.strategy import current
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.hooks import one_replica
+from gridflow._keras.patches.hooks import predictions
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -148,7 +148,7 @@ def _write_aside() -> None:
 
 
 def _predict_for_all() -> None:
-    one_replica.of_all_ranks(training.Model, training)
+    predictions.of_all_ranks(training.Model, training)
 
 
 HOOKS: Final = tuple(
