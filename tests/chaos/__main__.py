@@ -60,10 +60,14 @@ def end_of(kind: str, fault: str, rng: random.Random) -> str:
         except TimeoutError:
             end = f"WRONG: not over after {LONGEST:.0f} s"
             job.cancel()
+        except KeyboardInterrupt:
+            job.cancel()
+            raise
         except BaseException:
             end = f"WRONG: {traceback.format_exc()}"
-        ended.set()
-        striker.join()
+        finally:
+            ended.set()
+            striker.join()
         return _nothing_left(end)
 
 

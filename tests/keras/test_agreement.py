@@ -55,7 +55,7 @@ def test_a_checkpoint_that_one_rank_is_asked_for_is_made_by_all_after_the_same_s
 
     def steps_of(rank):
         group = HostGroup([0, 1], rank, 2, {1 - rank: links[rank]})
-        agreement = Agreement(rank)
+        agreement = Agreement()
         agreement.join(group, in_steps=in_steps)
         made = []
         for fit in range(2):
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_one_rank_is_asked_for_is_made_by_all_after_the_same_s
 
 
 def test_a_rank_that_trains_alone_saves_when_it_is_asked():
-    agreement = Agreement(0)
+    agreement = Agreement()
     assert not agreement.saves
     assert agreement.take_request() == (False, False)
     agreement.ask(stays=True)

@@ -52,7 +52,7 @@ class Life:
         self.resume_from = resume_from
         self.trains_together: bool = ctx.num_workers > 1
         self.due = Due(lambda _: None, None)
-        self.agreement = Agreement(ctx.rank)
+        self.agreement = Agreement()
         self.spent = Spent({"ranks": self.agreement.waited, "source": float})
         self.profiler = Profiler(backends.of("tensorflow"), ctx.task, ctx.work_dir)
         self.writer = Writer()

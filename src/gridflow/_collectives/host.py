@@ -62,7 +62,6 @@ class HostGroup:
     `chain`: Connects to other hosts, on the first rank of this host.
     `timeout`: Seconds to wait for a peer. Default: no limit.
     `names`: What errors call the ranks. Default: as they are numbered.
-    `is_chief`: Whether this is rank 0.
     `told`: What this rank tells the others with each `add_up`: a byte of flags.
     `asked`: More flags, which another thread may set.
     `waited`: Seconds that this rank has waited in sums for others, and for the network between
@@ -86,14 +85,13 @@ class HostGroup:
     ) -> None:
         self._ranks, self.rank, self.size = ranks, rank, size
         self.names = names or range(size)
-        self.is_chief = rank == 0
         self._me = ranks.index(rank)
         self._links = [(each, links[each]) for each in ranks if each != rank]
         self._chain, self._hosts = chain, hosts
         sockets = [-1 if each == rank else links[each].fileno() for each in ranks]
         #: What the exchange in C knows, too.
         self.state = native.GroupState.of(ranks, rank, self.names, sockets, hosts)
-        self._native = native.library()
+        self._native = native.loaded()
         self._lock = (
             threading.Lock() if self._native is None else native.GroupLock(self.state, self._native)
         )

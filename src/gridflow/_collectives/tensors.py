@@ -77,6 +77,6 @@ def of_chief(flat: Any) -> Any:
     if _group is not None and flat.device.type == "cpu":
         mine = flat.view(torch.uint8)
         # The others add zeros.
-        return all_reduce(mine if _group.is_chief else torch.zeros_like(mine)).view(flat.dtype)
+        return all_reduce(mine if _group.rank == 0 else torch.zeros_like(mine)).view(flat.dtype)
     torch.distributed.broadcast(flat, src=0)
     return flat

@@ -73,8 +73,8 @@ class Agreement:
     `compares`: Whether weights are the same on all ranks at the end of an epoch.
     """
 
-    def __init__(self, rank: int, *, compares: bool = True) -> None:
-        self._rank, self._compares = rank, compares
+    def __init__(self, *, compares: bool = True) -> None:
+        self._compares = compares
         self._group: HostGroup | None = None
         self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
         self._initial_epoch = 0

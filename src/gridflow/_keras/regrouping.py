@@ -66,8 +66,9 @@ class Regrouping:
         self._is_counted = False
         #: By rank, from which positions in the data to which it was away, so far.
         self._absences: dict[str, list[list[Any]]] = {}
-        self._ranks: tuple[int, ...] = tuple(range(runtime.num_workers))
-        self._told = () if is_new else self._ranks
+        #: Those that take part.
+        self.ranks: tuple[int, ...] = tuple(range(runtime.num_workers))
+        self._told = () if is_new else self.ranks
         #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
         self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
@@ -118,18 +119,13 @@ class Regrouping:
 
     def begun(self, callbacks: Sequence[Any]) -> None:
         """Tell callbacks that have begun the fit if other ranks take part than before."""
-        if self._ranks == self._told:
+        if self.ranks == self._told:
             return
-        self._told = self._ranks
+        self._told = self.ranks
         for each in callbacks:
             tell = getattr(each, "on_group_changed", None)
             if tell is not None:
-                tell(self._ranks)
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that take part."""
-        return self._ranks
+                tell(self.ranks)
 
     def restored(self) -> None:
         """Note that the model of this process is that of the others."""
@@ -226,7 +222,7 @@ class Regrouping:
                 of_rank.append([place, None])
             elif rank in now and is_away:
                 of_rank[-1][1] = place
-        self._ranks = now
+        self.ranks = now
         mine = so_far[str(self._runtime.rank)]
         for at, counter in enumerate(self._runtime.epoch_counters):
             counter.absences = [

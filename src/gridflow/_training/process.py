@@ -59,7 +59,7 @@ class TaskProcess:
         self.facts = strategies.of(self.training.strategy)
         self.epoch_counters: list[EpochCounter] = []
         compares = self.training.distribution.local_steps is None
-        self.agreement = Agreement(self.rank, compares=compares)
+        self.agreement = Agreement(compares=compares)
         self.spent = Spent(
             {
                 "ranks": self.agreement.waited,

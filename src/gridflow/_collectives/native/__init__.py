@@ -127,7 +127,7 @@ class GroupLock:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
+def loaded() -> ctypes.CDLL | None:
     """Return the exchange in C, or None."""
     path = path_of("exchange")
     return None if path is None else load(path)

@@ -415,12 +415,16 @@ class CheckpointAndResume(NeutralCallback):
         return self._all is not None and is_known and not self._hides_its_end
 
     @property
+    def _is_at_an_end(self) -> bool:
+        """Whether the last step of an epoch is done."""
+        steps = self.params.get("steps")
+        return steps is not None and self._at[1] >= steps > 0
+
+    @property
     def _hides_its_end(self) -> bool:
-        """Whether the last step of an epoch is done, which the dataset's position doesn't show."""
-        steps, step = self.params.get("steps"), self._at[1]
-        is_last = steps is not None and step >= steps > 0
+        """Whether it is, and the dataset's position doesn't show it."""
         has_own = self.flavour != "keras" or getattr(self._data, "steps_per_epoch", None)
-        return is_last and bool(has_own)
+        return self._is_at_an_end and bool(has_own)
 
     def interrupted(self) -> Checkpoint | None:
         """Return the state after the last complete step, of a fit that a lost rank has interrupted.
@@ -434,11 +438,9 @@ class CheckpointAndResume(NeutralCallback):
         if due is not None and due.func == self._save_epoch:  # all callbacks have seen its end
             self._note_epoch(*due.args)
         epoch, step = self._at
-        steps = self.params.get("steps")
-        is_last = steps is not None and step >= steps > 0
         if self._hides_its_end:
             return None
-        if is_last:  # the next pass over the data is that of the next epoch
+        if self._is_at_an_end:  # the next pass over the data is that of the next epoch
             self._drawn = None
         elif self._drawn is None and epoch == self._epoch:  # its first batches may be read already
             self._drawn = self._drawn_from()
