@@ -122,6 +122,7 @@ PLAIN = TrainingOptions("none")
 @dataclasses.dataclass(eq=False)
 class Place:
     is_chief: bool = True
+    chief_changes: bool = False
     trains_together: bool = False
     tensorboard_dir: object = "somewhere"
     training: TrainingOptions = PLAIN
@@ -159,6 +160,36 @@ def test_chief_only_leaves_the_others_a_callback_that_does_nothing(monkeypatch):
     assert callbacks.chief_only(mine) is mine
     monkeypatch.setattr("gridflow._keras.runtime._current", Place(is_chief=False))
     assert type(callbacks.chief_only(mine)) is NeutralCallback
+
+
+def test_the_callback_of_the_chief_is_the_next_ones_where_workers_come_and_go(monkeypatch):
+    class Mine(NeutralCallback):
+        def __init__(self):
+            super().__init__()
+            self.heard = []
+
+        def set_model(self, model):
+            self.heard.append(model)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.heard.append(epoch)
+
+        def on_group_changed(self, members):
+            self.heard.append(members)
+
+    place = Place(is_chief=False, chief_changes=True)
+    monkeypatch.setattr("gridflow._keras.runtime._current", place)
+    mine = callbacks.chief_only(Mine())
+    assert mine.has_own("on_epoch_end")
+    assert not mine.has_own("on_train_batch_begin")
+    for is_chief in (False, True):
+        place.is_chief = is_chief
+        mine.set_params({})
+        mine.set_model("model")
+        mine.on_train_begin()
+        mine.on_group_changed((1, 2))
+        mine.on_epoch_end(3)
+    assert mine.heard == ["model", (1, 2), 3]
 
 
 def test_checkpoint_every_is_checked_when_the_callback_is_made():

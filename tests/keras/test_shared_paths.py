@@ -57,7 +57,7 @@ def test_what_a_callback_of_the_chief_alone_changes_is_an_error_in_the_callback(
         def on_train_end(self, logs=None):
             self.model.set_weights([np.ones((4, 1)), np.zeros(1)])  # to export it
 
-    chief = SimpleNamespace(is_chief=True, trains_together=True)
+    chief = SimpleNamespace(is_chief=True, chief_changes=False, trains_together=True)
     monkeypatch.setattr("gridflow._keras.runtime._current", chief)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")

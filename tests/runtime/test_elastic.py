@@ -18,6 +18,7 @@ from gridflow import (
     SparkLauncher,
     TensorflowDistributor,
     TrainingFailed,
+    chief_only,
 )
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
@@ -64,10 +65,15 @@ def train(ctx, deaths, folder, victim="process", seconds=0.05):
                 os.kill(pid, signal.SIGKILL)
                 time.sleep(60)
 
+    class Log(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            with Path(folder, "log").open("a") as file:
+                print(int(self.model.optimizer.iterations.numpy()), ctx.rank, file=file)
+
     with ctx.strategy.scope():
         model = model_of(keras)
     watch = Watch()
-    callbacks = [*ctx.callbacks(), watch]
+    callbacks = [*ctx.callbacks(), chief_only(Log()), watch]
     history = model.fit(dataset(ctx), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     return {
         "rank": ctx.rank,
@@ -120,7 +126,7 @@ def sizes(members):
     return [size for size, before in zip(found, [None, *found], strict=False) if size != before]
 
 
-def check(result, *, away=()):
+def check(result):
     """Check weights and rows against who took part; return what the first rank saw."""
     there = [value for value in result.values if value is not None]
     members, steps = there[0]["members"], len(parts()[0])
@@ -142,9 +148,28 @@ def check(result, *, away=()):
             for step in range(steps)
             if rank not in members[epoch * steps + step + 1]
         )
-        assert rank in away or left_out[rank, epoch] == missed
+        assert left_out[rank, epoch] == missed
     assert len(result.attempts) == 1
     return there[0]
+
+
+def check_duties(result, members, folder):
+    """Check that in each step somebody did what is the chief's."""
+    log = {tuple(map(int, line.split())) for line in (folder / "log").read_text().splitlines()}
+    assert log >= {(step, min(ranks)) for step, ranks in members.items()}
+    assert {rank for _, rank in log} == {min(ranks) for ranks in members.values()}
+    events = (
+        event
+        for path in result.tensorboard_dir.glob("**/train/events*")
+        for event in tf_events(path)
+    )
+    assert {event.step for event in events if event.summary.value} == set(range(EPOCHS))
+
+
+def tf_events(path):
+    import tensorflow as tf
+
+    return tf.compat.v1.train.summary_iterator(str(path))
 
 
 @pytest.mark.slow
@@ -171,6 +196,7 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     (attempt,) = result.attempts
     assert [size for _, size in attempt.sizes][:1] == seen[1:2]
     assert len(attempt.replaced) == len(deaths)
+    check_duties(result, first["members"], tmp_path)
 
 
 @pytest.mark.slow
@@ -180,7 +206,7 @@ def test_a_job_ends_without_one_that_is_away(rank, tmp_path, no_leaks):
     del no_leaks
     steps = EPOCHS * len(parts()[0])
     result = run(train, {rank: [steps - 2]}, str(tmp_path), "process", 0.01)
-    there = check(result, away=[rank])
+    there = check(result)
     assert result.values[rank] is None
     assert there["met"] == [None if each == rank else each for each in range(WORKERS)]
     assert result.value["rank"] == (1 if rank == 0 else 0)

@@ -53,22 +53,33 @@ def build(
     callbacks: list[Any] = [EpochResults(runtime)]
     if checkpoint:
         callbacks.append(CheckpointAndResume(runtime))
-    if tensorboard is not False and runtime.is_chief and runtime.tensorboard_dir is not None:
+    may_be_chief = runtime.is_chief or runtime.chief_changes
+    if tensorboard is not False and may_be_chief:
         if all(importlib.util.find_spec(name) for name in ("tensorboard", "tensorflow")):
-            callbacks.append(TensorBoardOf(runtime))
+            callbacks.append(_of_chief(runtime, TensorBoardOf(runtime)))
         elif tensorboard or runtime.training.tensorboard.copy_to is not None:
             _log.warning(
                 "can't write event files for TensorBoard: pip install 'gridflow[tensorboard]'"
             )
     if progress:
         callbacks.append(ProgressReporter(runtime))
-        if runtime.is_chief and os.environ.get(kubeflow.URL):
-            callbacks.append(kubeflow.TrainerStatus())
+        if may_be_chief and os.environ.get(kubeflow.URL):
+            callbacks.append(_of_chief(runtime, kubeflow.TrainerStatus()))
     return callbacks
+
+
+def _of_chief(runtime: Runtime, callback: Any) -> Any:
+    """Return a callback that does something on the chief only, whichever rank that is then."""
+    if runtime.chief_changes:
+        return own_callbacks.WhileChief(callback, runtime)
+    return callback if runtime.is_chief else NeutralCallback()
 
 
 def chief_only(callback: Any) -> Any:
     """Return the callback on the chief, and one that does nothing on the other ranks.
+
+    With ``num_workers=(2, 8)``, where a rank that is lost may be the chief, each rank returns one
+    that does something while this rank is the chief.
 
     For callbacks that write files. Keras's own (ModelCheckpoint, TensorBoard, CSVLogger) needn't be
     wrapped if all ranks train one model: of several callbacks with the same path, only the chief's
@@ -94,11 +105,9 @@ def chief_only(callback: Any) -> Any:
     """
     own_callbacks.refuse_on_chief_alone(callback)
     runtime = current()
-    if not runtime.is_chief:
-        return NeutralCallback()
-    if runtime.trains_together:
+    if runtime.trains_together and (runtime.is_chief or runtime.chief_changes):
         own_callbacks.watch_on_chief_alone(callback)
-    return callback
+    return _of_chief(runtime, callback)
 
 
 class EpochResults(NeutralCallback):

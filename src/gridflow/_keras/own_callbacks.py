@@ -16,6 +16,8 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gridflow._keras.runtime import Runtime
+
 
 @dataclass(frozen=True)
 class _Facts:
@@ -212,6 +214,53 @@ def _kind_of(callback: Any, *, exactly: bool = False) -> str:
 
 def _flavour_of(callback: Any) -> str:
     return type(callback).__module__.partition(".")[0]
+
+
+class WhileChief(NeutralCallback):
+    """Does what a callback does while this rank is the chief, and nothing otherwise.
+
+    Where another rank becomes the chief, all ranks start the fit again: so the callback hears of a
+    fit from its beginning.
+    """
+
+    def __init__(self, callback: Any, runtime: Runtime) -> None:
+        super().__init__()
+        self._callback, self._runtime = callback, runtime
+        hooks = (name for name in vars(NeutralCallback) if name.startswith("on_"))
+        for name in (*hooks, "on_group_changed"):
+            method = getattr(callback, name, None)
+            if method is not None:
+                setattr(self, name, self._on_chief(method))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the callback has beside its hooks, such as what it has collected."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._callback, name)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if self._runtime.is_chief:
+            self._callback.set_model(model)
+
+    def set_params(self, params: Mapping[str, Any] | None) -> None:
+        super().set_params(params)
+        if self._runtime.is_chief:
+            self._callback.set_params(params)
+
+    def has_own(self, *names: str) -> bool:
+        """Return whether the callback overrides one of these methods."""
+        if isinstance(self._callback, NeutralCallback):
+            return self._callback.has_own(*names)
+        methods = (getattr(self._callback, name, None) for name in names)
+        return any(_home(method) not in (*FLAVOURS, "") for method in methods)
+
+    def _on_chief(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def on_chief(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs) if self._runtime.is_chief else None
+
+        return on_chief
 
 
 class RestoreOnly(NeutralCallback):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gridflow._collectives.host import HostGroup
+    from gridflow._feed.plan.counter import Absence
     from gridflow._keras.group.exchange import GroupExchange
     from gridflow._keras.runtime import Runtime
 
@@ -152,6 +153,7 @@ class Regrouping:
                     private_parts.forget_evaluation(saver.model)
             else:
                 self.restored()  # also if it was taken up again behind its last epoch
+                self._tell_missed()
                 if self._is_counted:
                     self._note(history)
                 return history
@@ -223,13 +225,24 @@ class Regrouping:
             elif rank in now and is_away:
                 of_rank[-1][1] = place
         self.ranks = now
-        mine = so_far[str(self._runtime.rank)]
         for at, counter in enumerate(self._runtime.epoch_counters):
-            counter.absences = [
-                (tuple(left[at]), tuple(back[at]))
-                for left, back in mine
-                if max(len(left), len(back)) > at
-            ]
+            counter.absences = _of_dataset(at, so_far[str(self._runtime.rank)])
+
+    def _tell_missed(self) -> None:
+        """Report, at the end of a fit, what ranks have missed that are away.
+
+        What comes after it is another absence, of which they report themselves if they come back.
+        """
+        counters = self._runtime.epoch_counters
+        now = [list(each.pending) for each in counters]
+        for rank, absences in self._absences.items():
+            if not absences or absences[-1][1] is not None:
+                continue
+            absences[-1][1] = now
+            for at, counter in enumerate(counters if self._runtime.is_chief else ()):
+                if counter.tell_missed is not None:
+                    counter.tell_missed(int(rank), _of_dataset(at, absences))
+            absences.append([now, None])
 
     def _metrics(self, mine: Checkpoint | None, there: Checkpoint) -> list[np.ndarray]:
         """Return the sums of the parts of all ranks that are left."""
@@ -245,6 +258,17 @@ class Regrouping:
             part.reshape(like.shape).astype(like.dtype)
             for part, like in zip(np.split(total, ends), shapes, strict=False)
         ]
+
+
+def _of_dataset(number: int, absences: list[list[Any]]) -> list[Absence]:
+    """Return the absences of a rank as positions in one of the datasets."""
+    found: list[Absence] = []
+    for left, back in absences:
+        if number < len(back):
+            # A dataset may have been made meanwhile.
+            epoch, batch = left[number] if number < len(left) else (0, 0)
+            found.append(((epoch, batch), (back[number][0], back[number][1])))
+    return found
 
 
 def _written(state: Checkpoint) -> bytes:

@@ -91,6 +91,10 @@ class Runtime(Protocol):
         """Whether this process writes what only one process should write."""
 
     @property
+    def chief_changes(self) -> bool:
+        """Whether another rank may become the chief, as workers come and go."""
+
+    @property
     def generation(self) -> int:
         """0 at first; increases by one with each restart of the group."""
 

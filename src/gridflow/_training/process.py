@@ -86,6 +86,11 @@ class TaskProcess:
         return self.rank == chief
 
     @property
+    def chief_changes(self) -> bool:
+        """Whether another rank may become the chief, as workers come and go."""
+        return self.trains and self.spec.least is not None
+
+    @property
     def is_evaluator(self) -> bool:
         """Whether this task evaluates the training instead of taking part in it."""
         return self.task.role == EVALUATOR

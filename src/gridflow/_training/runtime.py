@@ -42,8 +42,6 @@ class TaskRuntime(TaskProcess):
         super().__init__(setup, channel, inbox)
         self.folder = Path.cwd()
         self.resume_from = Path(setup.resume) if setup.resume else None
-        writes_events = self.is_chief or self.is_evaluator
-        self.tensorboard_dir = Path(setup.tensorboard) if writes_events else None
         self.stream: StreamSource | None = None
         self.pulled: dict[str, str] = {}
         #: Datasets of the data service so far, and what was read of them.
@@ -70,6 +68,12 @@ class TaskRuntime(TaskProcess):
         own = self.folder / leftovers.OWN_FOLDER
         own.mkdir(exist_ok=True)
         return own
+
+    @property
+    def tensorboard_dir(self) -> Path | None:
+        """Folder for TensorBoard's event files, if this task writes some."""
+        writes_events = self.is_chief or self.is_evaluator
+        return Path(self.setup.tensorboard) if writes_events else None
 
     @property
     def group(self) -> Any:

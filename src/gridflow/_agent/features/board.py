@@ -1,4 +1,4 @@
-"""TensorBoard beside the chief: sends its event files to the driver, serves its page on request."""
+"""TensorBoard beside the chief: sends event files to the driver, serves its page on request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Board(Feature):
     def begin(self) -> None:
         """Send the event files to the driver as they grow; serve the page if requested."""
         spec, rank = self.tools.payload.spec, self.tools.rank
-        if rank == 0 or spec.tasks[rank].role == EVALUATOR:
+        # Any rank may become the chief where workers come and go.
+        if rank == 0 or spec.least is not None or spec.tasks[rank].role == EVALUATOR:
             self._follow()
         if rank == 0 and spec.training.tensorboard.serve:
             self._serve(local_address(self.tools.payload.coordinator))

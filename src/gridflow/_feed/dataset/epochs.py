@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.dataset.assemble import assemble, window_rows_for
 from gridflow._feed.dataset.source import Source
-from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.ledger import EpochRecord
+from gridflow._feed.plan.counter import EpochCounter, missed_batches
 from gridflow._feed.plan.epochs import BatchPlan, rank_seed
 from gridflow._feed.plan.grants import ArrivingGrant, FixedGrant, first_plan
 from gridflow._feed.selection import refuse_left_out
@@ -20,9 +21,29 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gridflow._feed.dataset.reading import Reader
+    from gridflow._feed.plan.counter import Absence
     from gridflow._feed.plan.grants import FirstPlan
 
-__all__ = ["EpochSource"]
+__all__ = ["EpochSource", "of_absent"]
+
+
+def of_absent(
+    dataset: str, rank: int, epoch: int, plan: BatchPlan, absences: Sequence[Absence]
+) -> EpochRecord:
+    """Return what a rank was fed in an epoch that ended while it was away."""
+    missed = sum(
+        plan.rows_before(stop) - plan.rows_before(start)
+        for start, stop in missed_batches(absences, epoch, plan.steps)
+    )
+    return EpochRecord(
+        dataset,
+        rank,
+        epoch,
+        rows_fed=plan.rows_fed - missed,
+        rows_repeated=plan.rows_repeated,
+        rows_left_out=plan.rows_left_out + missed,
+        complete=True,
+    )
 
 
 @dataclass(kw_only=True)
@@ -209,11 +230,16 @@ class EpochSource(Source):
         """Return how many rows of an epoch this rank didn't feed, as it was away."""
         return sum(
             plan.rows_before(stop * self.replicas) - plan.rows_before(start * self.replicas)
-            for start, stop in self.counter.missed(epoch, plan.steps // self.replicas)
+            for start, stop in missed_batches(
+                self.counter.absences, epoch, plan.steps // self.replicas
+            )
         )
 
     def _report_missed(self, epoch: int) -> None:
-        """Say what epochs weren't fed that ended while this rank was away."""
+        """Say what epochs weren't fed that ended while this rank was away.
+
+        Those of fits that have ended meanwhile are in earlier absences, and were told by others.
+        """
         if not self.counter.absences:
             return
         (first, _), (last, _) = self.counter.absences[-1]

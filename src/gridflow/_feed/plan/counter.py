@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, TypeAlias
 
 from gridflow.errors import InvalidArgument
 
-__all__ = ["EpochCounter"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Absence", "EpochCounter", "missed_batches"]
+
+#: From which epoch and batch to which a rank was away.
+Absence: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+
+def missed_batches(absences: Sequence[Absence], epoch: int, steps: int) -> list[tuple[int, int]]:
+    """Return the batches of an epoch, from one to another, for which a rank was away."""
+    return [
+        (left[1] if left[0] == epoch else 0, back[1] if back[0] == epoch else steps)
+        for left, back in absences
+        if left[0] <= epoch <= back[0]
+    ]
 
 
 class EpochCounter:
@@ -24,8 +40,10 @@ class EpochCounter:
 
     def __init__(self, epoch: int = 0, start_batch: int = 0) -> None:
         self._lock = threading.Lock()
-        #: From which epochs and batches to which this rank was away, and trained nothing.
-        self.absences: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        #: When this rank was away, and trained nothing.
+        self.absences: list[Absence] = []
+        #: Reports what a rank that is still away has missed of this dataset.
+        self.tell_missed: Callable[[int, Sequence[Absence]], None] | None = None
         self.set(epoch, start_batch)
 
     def set(self, epoch: int, start_batch: int = 0) -> None:
@@ -42,14 +60,6 @@ class EpochCounter:
         """Epoch and start batch of the next iteration."""
         with self._lock:
             return self._epoch, self._start
-
-    def missed(self, epoch: int, steps: int) -> list[tuple[int, int]]:
-        """Return the batches of an epoch, from one to another, for which this rank was away."""
-        return [
-            (left[1] if left[0] == epoch else 0, back[1] if back[0] == epoch else steps)
-            for left, back in self.absences
-            if left[0] <= epoch <= back[0]
-        ]
 
     def begin(self) -> tuple[int, int]:
         """Start the pending iteration; the one after it is the next epoch, from its start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gridflow._spec.option_checks import batch_function, boolean, whole_number
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._feed.ingest.files.reader import FileReader
+    from gridflow._feed.plan.counter import Absence
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.selection import Columns, Weights
     from gridflow._feed.store import SpoolReader
@@ -85,14 +87,16 @@ class DatasetRequest:
             grant = FixedGrant(steps)
             return {**self.columns, "batch_size": size, "grant": grant, "tail": "partial"}
         counter, shuffling = EpochCounter(), self.shuffling(process)
+        steps = steps_for(self.rows, self.batch_size, self.tail)
         # Otherwise rows are read again, and dropped, which the ledger would count as fed.
         if shuffling["shuffle"] or process.regrouping is not None:
             process.epoch_counters.append(counter)
+            counter.tell_missed = partial(self._tell_missed, process, steps)
         return {
             **self.columns,
             **shuffling,
             "batch_size": self.batch_size,
-            "grant": FixedGrant(steps_for(self.rows, self.batch_size, self.tail)),
+            "grant": FixedGrant(steps),
             "tail": self.tail,
             "rank": process.rank,
             "own_rows": self.own_rows,
@@ -100,6 +104,19 @@ class DatasetRequest:
             "counter": counter,
             "on_epoch": lambda record: process.channel.send(EpochFed(record)),
         }
+
+    def _tell_missed(
+        self, process: TaskProcess, steps: int, rank: int, absences: Sequence[Absence]
+    ) -> None:
+        """Report the epochs that ended in the last absence of a rank."""
+        from gridflow._feed.dataset.epochs import of_absent
+        from gridflow._feed.plan.epochs import BatchPlan
+
+        plan = BatchPlan([self.rows[rank]], self.batch_size, steps, self.tail)
+        (left, _), (until, _) = absences[-1]
+        for epoch in range(left, until):
+            record = of_absent(self.name, rank, epoch, plan, absences)
+            process.channel.send(EpochFed(record.to_dict()))
 
     @property
     def ahead(self) -> int:
