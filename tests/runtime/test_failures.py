@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from gridflow import Deadlines, Spool, errors
+from gridflow._training import main
 from gridflow.testing.deaths import agent_of_this_task
 
 
@@ -289,6 +290,26 @@ def test_a_rank_that_stops_making_steps_is_named_with_its_stack(distribute):
     )
     assert error.first.task == "worker:1"
     assert "time.sleep(600)" in error.first.traceback
+
+
+_WHERE = "Graph execution error:\n\nDetected at node N defined at (most recent call last):\n\n"
+_NODE = "\n\t [[{{node N}}]] [Op:f]"
+_RAISED = "ValueError: no\nTraceback (most recent call last):\n\n  File 'f'\n\nValueError: no\n\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{_WHERE}indices[0] = 7 is not in [0, 3){_NODE}", "indices[0] = 7 is not in [0, 3)"),
+        (f"{_WHERE}{_RAISED}{_NODE}", "ValueError: no"),
+        ("Graph execution error, and nothing else", "Graph execution error, and nothing else"),
+    ],
+    ids=["an operation", "a function", "neither"],
+)
+def test_the_summary_of_a_graphs_error_says_what_failed(text, words):
+    assert main._summary(RuntimeError(text)).startswith(
+        f"the function raised RuntimeError: {words}"
+    )
 
 
 def fit_alone(ctx, epochs):

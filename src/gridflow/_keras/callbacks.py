@@ -71,7 +71,7 @@ def build(
 def _of_chief(runtime: Runtime, callback: Any) -> Any:
     """Return a callback that does something on the chief only, whichever rank that is then."""
     if runtime.chief_changes:
-        return own_callbacks.WhileChief(callback, runtime)
+        return own_callbacks.WhileChief(callback, lambda: runtime.is_chief)
     return callback if runtime.is_chief else NeutralCallback()
 
 

@@ -16,8 +16,6 @@ from gridflow.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gridflow._keras.runtime import Runtime
-
 
 @dataclass(frozen=True)
 class _Facts:
@@ -223,9 +221,9 @@ class WhileChief(NeutralCallback):
     fit from its beginning.
     """
 
-    def __init__(self, callback: Any, runtime: Runtime) -> None:
+    def __init__(self, callback: Any, is_chief: Callable[[], bool]) -> None:
         super().__init__()
-        self._callback, self._runtime = callback, runtime
+        self._callback, self._is_chief = callback, is_chief
         hooks = (name for name in vars(NeutralCallback) if name.startswith("on_"))
         for name in (*hooks, "on_group_changed"):
             method = getattr(callback, name, None)
@@ -240,12 +238,12 @@ class WhileChief(NeutralCallback):
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
-        if self._runtime.is_chief:
+        if self._is_chief():
             self._callback.set_model(model)
 
     def set_params(self, params: Mapping[str, Any] | None) -> None:
         super().set_params(params)
-        if self._runtime.is_chief:
+        if self._is_chief():
             self._callback.set_params(params)
 
     def has_own(self, *names: str) -> bool:
@@ -258,7 +256,7 @@ class WhileChief(NeutralCallback):
     def _on_chief(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def on_chief(*args: Any, **kwargs: Any) -> Any:
-            return method(*args, **kwargs) if self._runtime.is_chief else None
+            return method(*args, **kwargs) if self._is_chief() else None
 
         return on_chief
 

@@ -259,9 +259,11 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
-#: What a Python function has raised that TensorFlow called; the first line says only that.
+#: What an operation of a graph said, or a Python function raised that TensorFlow called: the first
+#: line says only where.
 _IN_A_GRAPH: Final = re.compile(
-    r"^Graph execution error.*?^(\w+: [^\n]+)\s+^Traceback \(most recent call last\):",
+    r"^Graph execution error.*?(?:^(?P<raised>\w+: [^\n]+)\s+^Traceback \(most recent call last\):"
+    r"|^(?P<said>[^\n]+)\n\s+\[\[\{\{node)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -272,7 +274,10 @@ def _summary(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001 (a __str__ of the user's may raise anything)
         text = "<exception str() failed>"  # as in Python's tracebacks
     inside = _IN_A_GRAPH.search(text)
-    first = inside.group(1) if inside else text.splitlines()[0] if text else ""
+    if inside:
+        first = (inside["raised"] or inside["said"]).strip()
+    else:
+        first = text.splitlines()[0] if text else ""
     if _kind_of(error) == "environment":
         return first
     return f"the function raised {type(error).__name__}: {first}"
