@@ -39,8 +39,8 @@ pytest_plugins = (
 
 #: Everything that a test starts inherits it, whoever its parent is by then.
 MARK = f"gridflow-test-{uuid.uuid4().hex}"
-#: The modules that fork servers run: they outlive a job, but no executor and no driver.
-FORK_SERVERS = {"gridflow._agent.forkserver.server", "gridflow._agent.forkserver.agents"}
+#: What fork servers run: they outlive a job, but no executor and no driver.
+FORK_SERVERS = {"gridflow._agent.forkserver.server"}
 # Ctrl-C is tried, too: a run in a shell's background ignores it, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -14,13 +14,14 @@ import psutil
 import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
+from gridflow._agent.forkserver import client
 from gridflow._launch import local_agents
 from gridflow.errors import TaskLost
 from suite.waiting import patience, wait_for
 
 pytestmark = pytest.mark.slow
 
-SERVER = "gridflow._agent.forkserver.agents"
+SERVER = ["gridflow._agent.forkserver.server", "agent"]
 AGENT_PID = "GRIDFLOW_AGENT_PID"
 
 
@@ -41,15 +42,9 @@ def run():
 def fresh_server():
     """Let the next launch start a server, and end it."""
 
-    def retire():
-        for server in local_agents._servers:
-            server.retire()
-            server.process.wait(patience())
-        local_agents._servers.clear()
-
-    retire()
+    client.retire_all(patience())
     yield
-    retire()
+    client.retire_all(patience())
 
 
 def facts_of_agent():
@@ -79,7 +74,7 @@ def test_agents_come_from_one_process_and_are_what_started_ones_are(
     monkeypatch.setattr(sys, "path", [*sys.path, sys.path[-1]])  # it is there twice
     facts = facts_of_agent
     server, first = run(lambda: facts()).value
-    assert SERVER in psutil.Process(server).cmdline()
+    assert psutil.Process(server).cmdline()[2:4] == SERVER
     monkeypatch.chdir(tmp_path)
     before = os.umask(0o027)
     try:
@@ -136,7 +131,7 @@ def test_with_the_process_that_forked_them_agents_end_and_the_next_job_runs(run,
 def test_a_process_that_may_not_be_forked_is_none(run, fresh_server, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading, time\n"
-        f"if {SERVER!r} in sys.orig_argv:\n"
+        f"if sys.orig_argv[2:4] == {SERVER!r}:\n"
         "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

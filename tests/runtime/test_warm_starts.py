@@ -18,7 +18,7 @@ import pytest
 from gridflow import LaunchOptions, LocalLauncher, SparkLauncher, TensorflowDistributor
 from gridflow._agent.environment import describe
 from gridflow._agent.forkserver import client, safety
-from gridflow._agent.forkserver.server import TrainingForkServer
+from gridflow._agent.forkserver.server import ForkServer
 from gridflow._wire.channel import Channel
 from suite.waiting import patience, wait_for
 
@@ -245,7 +245,7 @@ def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
 
 THREAD = """
 import sys, threading, time
-if "gridflow._agent.forkserver.server" in sys.orig_argv:
+if {"gridflow._agent.forkserver.server", "training"} <= set(sys.orig_argv):
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
 
@@ -568,7 +568,7 @@ def test_a_server_knows_its_owner_by_more_than_its_number(tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "socket"))
     listener.listen()
-    server = TrainingForkServer(tmp_path / "socket", listener, os.getpid(), 1, 60.0)
+    server = ForkServer("training", tmp_path / "socket", listener, os.getpid(), 1, 60.0)
     try:
         assert not server._is_wanted()
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gridflow._agent import procfs
-from gridflow._agent.forkserver.client import ForkedGuardian, NotForked
+from gridflow._agent.forkserver.client import Forked, NotForked
 from gridflow._spec.gpus import VISIBLE
 from gridflow._spec.printable import shortened
 from gridflow._wire.channel import CHANNEL_VARIABLE, Channel
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gridflow._agent.forkserver.client import ForkServers
     from gridflow._wire.messages import Message
 
-_Guardian: TypeAlias = "ForkedGuardian | subprocess.Popen[bytes]"
+_Guardian: TypeAlias = "Forked | subprocess.Popen[bytes]"
 
 #: What Python runs for a task.
 TRAINING_PROGRAM: Final = ["-m", "gridflow._training.main"]
@@ -136,7 +136,7 @@ class TrainingProcess:
         is started here instead.
         """
         code = self._guardian.poll()
-        if isinstance(self._guardian, ForkedGuardian) and self._their_output >= 0:
+        if isinstance(self._guardian, Forked) and self._their_output >= 0:
             if self._guardian.is_forked:
                 self._let_go()
             elif self._guardian.refusal is not None:

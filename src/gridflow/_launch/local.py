@@ -219,7 +219,7 @@ class LocalLaunch:
         """Tell how an agent ends, and when the last one has."""
         from gridflow._agent.process import signal_name
 
-        code = agent.process.wait()
+        code = agent.process.wait() or 0
         words = agent.words()
         if code != 0:
             how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"

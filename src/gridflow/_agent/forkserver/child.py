@@ -1,7 +1,8 @@
-"""After the fork: a guardian, and below it the training process.
+"""After the fork: an agent; or a guardian, and below it the training process.
 
-Both become what they would be if the agent had started them: see `gridflow._agent.guardian` for
-the guardian, and `gridflow._agent.process` for the environment of a started process.
+They become what they would be if they had been started: see `gridflow._agent.main` for the agent,
+`gridflow._agent.guardian` for the guardian, and `gridflow._agent.process` for the environment of a
+started training process.
 """
 
 from __future__ import annotations
@@ -28,14 +29,54 @@ from gridflow._wire.channel import CHANNEL_VARIABLE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _prctl = ctypes.CDLL(None).prctl
+AGENT_PROGRAM: Final = "gridflow._agent.main"
 #: Where the arguments lie in memory: fields 48 and 49 of proc(5)'s stat, counted behind the name.
 _ARGUMENTS: Final = slice(45, 47)
 
 
+def agent(request: dict[str, Any], descriptors: Sequence[int], server: int) -> None:
+    """Become what ``python -m gridflow._agent.main`` is.
+
+    `descriptors`: What it reads from, and where its errors go.
+    `server`: The process that forked this one. It ends with that.
+    """
+    os.setsid()
+    _prctl(guardian.PR_SET_PDEATHSIG, signal.SIGTERM)
+    fresh_signals()
+    payload, errors = descriptors
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor, place in ((payload, 0), (null, 1), (errors, 2)):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    close_all_but()
+    os.umask(request["umask"])
+    os.chdir(request["work_dir"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    fresh_python(request["work_dir"])
+    show_command(request["command"])
+    main = importlib.import_module(AGENT_PROGRAM)
+    sys.argv = [str(main.__file__)]
+    main.main(server)
+
+
 def guard(
+    connection: socket.socket,
+    request: dict[str, Any],
+    descriptors: list[int],
+    by_imports: Mapping[str, str],
+) -> NoReturn:
+    """Watch a training process, as `_guard` does, and exit without Python's exit handlers."""
+    try:
+        _guard(connection, request, descriptors, by_imports)
+    finally:
+        os._exit(1)
+
+
+def _guard(
     connection: socket.socket,
     request: dict[str, Any],
     descriptors: list[int],
@@ -66,12 +107,18 @@ def guard(
     show_command([sys.executable, "-I", "-S", guardian.__file__, *request["command"]])
     status = signal.SIGKILL.value
     with contextlib.suppress(OSError):
-        messages.send(connection, {"kind": "forked", "guardian": watcher}, None)
+        messages.send(connection, {"kind": "forked", "pid": watcher}, None)
         status = _watch(process, connection, wake)
     guardian.kill_rest(process)
-    with contextlib.suppress(OSError):
-        messages.send(connection, {"kind": "ended", "status": status}, None)
+    say_end(connection, status)
     os._exit(0)
+
+
+def say_end(connection: socket.socket | None, status: int) -> None:
+    """Tell how a process has ended to whoever asked for it, and close the connection."""
+    if connection is not None:
+        with connection, contextlib.suppress(OSError):
+            messages.send(connection, {"kind": "ended", "status": status}, None)
 
 
 def _watch(process: int, connection: socket.socket, wake: int) -> int:

@@ -1,10 +1,11 @@
-"""The agent's side: finds or starts the host's fork server, and requests training processes."""
+"""Finds or starts a host's fork server, and requests processes: for agents, and for the driver."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 _PROGRAM: Final = "gridflow._agent.forkserver.server"
 _BACKLOG: Final = 1024
-#: How many servers with different fingerprints an owner keeps; each uses some 300 MB.
-_MOST_SERVERS: Final = 3
+#: How many servers with different fingerprints an owner keeps; each uses some 300 MB with
+#: TensorFlow. A driver's environment seldom changes.
+_MOST_SERVERS: Final = {messages.TRAINING: 3, messages.AGENT: 1}
 _SEND_SECONDS: Final = 5.0
 #: Whoever holds the lock of the owner's folder starts a server at most, a matter of milliseconds.
 _LOCK_SECONDS: Final = 5.0
@@ -37,10 +39,13 @@ _MOST_PID: Final = 1 << 22
 #: An import takes 5 seconds on a quiet machine, 30 on a busy one. A server that hasn't answered by
 #: then is frozen or broken.
 _PATIENCE_SECONDS: Final = 120.0
+#: How often it is asked whether a server still answers.
+_LOOK_SECONDS: Final = 0.2
 #: Whether a request that nobody has answered yet was heard after all.
 _LAST_LOOK_SECONDS: Final = 0.2
 #: Started by this process: polled once in a while, so that they don't stay as zombies.
 _started: list[subprocess.Popen[bytes]] = []
+os.register_at_fork(after_in_child=_started.clear)
 
 
 class NotForked(Exception):
@@ -50,6 +55,7 @@ class NotForked(Exception):
 class ForkServers:
     """The fork servers of an owner on this host, one for each fingerprint.
 
+    `kind`: What they fork: `messages.TRAINING` or `messages.AGENT`.
     `idle_seconds`: How long a server stays without a live child.
     `versions`: The packages' versions, as the agent found them.
     `owner`: They end with this process. Default: this one's parent, which is the executor's Python
@@ -57,9 +63,13 @@ class ForkServers:
     """
 
     def __init__(
-        self, idle_seconds: float, versions: Mapping[str, str], owner: int | None = None
+        self,
+        idle_seconds: float,
+        versions: Mapping[str, str],
+        owner: int | None = None,
+        kind: str = messages.TRAINING,
     ) -> None:
-        self._idle_seconds, self._versions = idle_seconds, versions
+        self._idle_seconds, self._versions, self._kind = idle_seconds, versions, kind
         self._owner = owner or os.getppid()
         self._owner_began = began(self._owner)
         self._lock_seconds = _LOCK_SECONDS
@@ -75,17 +85,18 @@ class ForkServers:
         self,
         command: list[str],
         *,
-        packages: Sequence[str],
+        packages: Sequence[str] = (),
         work_dir: Path,
         environment: Mapping[str, str],
         descriptors: list[int],
-        on_change: Callable[[], None],
-    ) -> ForkedGuardian:
-        """Request a training process; return at once.
+        on_change: Callable[[], None] = lambda: None,
+    ) -> Forked:
+        """Request a process; return at once.
 
         `command`: What ``ps`` should show for it.
         `packages`: What it imports in any case.
-        `descriptors`: Its output, its channel, and what else it is to hold.
+        `descriptors`: Of a training process: its output, its channel, and what else it is to hold.
+            Of an agent: what it reads from, and where its errors go.
         `on_change`: Called once it is forked, refused or ended, from a thread.
         Raises `NotForked`: There is no server, and starting one failed.
         """
@@ -105,7 +116,7 @@ class ForkServers:
                 connection, server = self._ask(environment, request, descriptors)
         except OSError as error:
             raise NotForked(f"can't reach the fork server: {error}") from error
-        return ForkedGuardian(connection, server, on_change)
+        return Forked(connection, server, on_change)
 
     # ---------------------------------------------------------------------------------------------
 
@@ -127,7 +138,7 @@ class ForkServers:
             _started.remove(each)
         if not self._owner_began:
             raise NotForked("its owner has ended")
-        mark = fingerprint(environment, self._versions)
+        mark = f"{self._kind}-{fingerprint(environment, self._versions)}"
         with self._folder() as (folder, place):
             for path in sorted(folder.glob(f"{mark}-*.socket")):
                 connection = _dial(place, path.name)
@@ -188,7 +199,8 @@ class ForkServers:
             listener.listen(_BACKLOG)
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", _PROGRAM, str(path), str(listener.fileno())),
+                    *(sys.executable, "-m", _PROGRAM, self._kind),
+                    *(str(path), str(listener.fileno())),
                     *(str(self._owner), str(self._owner_began), str(self._idle_seconds)),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -213,8 +225,9 @@ class ForkServers:
         return connection, process.pid
 
     def _retire_the_oldest(self, folder: Path, place: int) -> None:
-        by_use = sorted(folder.glob("*.socket"), key=lambda path: path.stat().st_mtime_ns)
-        for path in by_use[: max(0, len(by_use) - _MOST_SERVERS + 1)]:
+        there = folder.glob(f"{self._kind}-*.socket")
+        by_use = sorted(there, key=lambda path: path.stat().st_mtime_ns)
+        for path in by_use[: max(0, len(by_use) - _MOST_SERVERS[self._kind] + 1)]:
             connection = _dial(place, path.name)
             if connection is not None:
                 _retire(connection)
@@ -228,10 +241,19 @@ class ForkServers:
         return "CONTAINER_ID" not in os.environ or is_below(server, self._owner)
 
 
-class ForkedGuardian:
-    """A guardian forked by a fork server; used like the ``Popen`` of a started one.
+def retire_all(seconds: float) -> None:
+    """Let the servers that this process has started end, and wait for those without a process."""
+    for server in _started:
+        server.terminate()
+    for server in _started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(seconds)
 
-    `connection`: The connection of the request. Closing it ends everything.
+
+class Forked:
+    """A process that a fork server forks, a guardian or an agent; used like a ``Popen``.
+
+    `connection`: The connection of the request. Closing it ends a guardian, and all that it guards.
     `server`: Process id of the server.
     `on_change`: Called when an attribute has changed.
     `is_forked`: Whether the process was forked.
@@ -243,15 +265,32 @@ class ForkedGuardian:
     ) -> None:
         self._connection, self._server, self._on_change = connection, server, on_change
         self._give_up = time.monotonic() + _PATIENCE_SECONDS
-        self._heard = threading.Event()
+        self._heard, self._settled = threading.Event(), threading.Event()
         self._over = threading.Event()
         self._pid: int | None = None
+        #: Of an agent: refers to it even if its id is another process's by now.
+        self._handle: int | None = None
         self._code: int | None = None
         self.is_forked = False
         self.refusal: str | None = None
         connection.settimeout(None)
         self._thread = threading.Thread(target=self._listen, name="gridflow-leash", daemon=True)
         self._thread.start()
+
+    def __del__(self) -> None:
+        """Close the handle; earlier, another thread might be waiting for it."""
+        if self._handle is not None:
+            os.close(self._handle)
+
+    def settle(self) -> None:
+        """Wait until it is forked.
+
+        Raises `NotForked`: It won't be.
+        """
+        while not self._settled.wait(_LOOK_SECONDS):
+            self.poll()
+        if not self.is_forked:
+            raise NotForked(str(self.refusal))
 
     def poll(self) -> int | None:
         """Return the exit code, minus the signal's number, or None while it runs."""
@@ -268,22 +307,27 @@ class ForkedGuardian:
         Raises `subprocess.TimeoutExpired`: The process still runs.
         """
         if not self._over.wait(timeout):
-            raise subprocess.TimeoutExpired("the training process", timeout or 0.0)
+            raise subprocess.TimeoutExpired("the forked process", timeout or 0.0)
         return self._code
 
     def terminate(self) -> None:
-        """Let the guardian end everything."""
+        """Let a guardian end everything."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
         if not self._heard.wait(_LAST_LOOK_SECONDS):
             self._refuse("it was ended before it started")
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            elif self._pid is not None and not self._over.is_set():
+                os.kill(self._pid, number)
+
     def kill(self) -> None:
-        """Kill a guardian that doesn't react, and with it its process."""
-        pid = self._pid
-        if pid is not None and not self._over.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Kill it; with a guardian, which doesn't react otherwise, its process."""
+        self.send_signal(signal.SIGKILL)
 
     def _refuse_forever(self, why: str) -> None:
         """Kill a useless server: a frozen one couldn't even end with its owner."""
@@ -302,28 +346,39 @@ class ForkedGuardian:
         with self._connection:
             try:
                 while (received := messages.receive(self._connection)) is not None:
-                    self._take(received[0])
+                    self._take(*received)
             except (OSError, messages.Malformed, KeyError, TypeError, ValueError):
                 pass
             if self.is_forked and self._code is None:
-                self._code = -signal.SIGKILL  # nothing else ends a guardian silently
+                self._code = self._code_untold()
             elif not self.is_forked and self.refusal is None:
                 self.refusal = "the fork server exited before it forked"
-        self._heard.set()
-        self._over.set()
+        for each in (self._heard, self._settled, self._over):
+            each.set()
         self._on_change()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any], descriptors: list[int]) -> None:
         match message["kind"]:
             case "accepted":
                 self._heard.set()
             case "refused":
                 self.refusal = str(message["why"])
             case "forked":
-                self._pid, self.is_forked = int(message["guardian"]), True
+                (self._handle,) = descriptors or (None,)
+                self._pid, self.is_forked = int(message["pid"]), True
+                self._settled.set()
                 self._on_change()
             case "ended":
                 self._code = os.waitstatus_to_exitcode(int(message["status"]))
+
+    def _code_untold(self) -> int:
+        """Return how a process ended of which nothing was said."""
+        if self._handle is None:
+            return -signal.SIGKILL  # nothing else ends a guardian silently
+        poll = select.poll()
+        poll.register(self._handle)
+        poll.poll()
+        return -signal.SIGTERM  # which agents get when their server was killed
 
 
 def _pid_file(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The protocol of agents and a fork server: JSON with descriptors, over a Unix socket."""
+"""The protocol of a fork server: JSON with descriptors, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import socket
 import struct
 from typing import Any, Final
 
+#: What a server forks: the processes of tasks, with their guardians...
+TRAINING: Final = "training"
+#: ...or the agents of a driver's machine.
+AGENT: Final = "agent"
 _LENGTH: Final = struct.Struct("!I")
 #: Output, channel, and the locks of as many GPUs as a host has.
 MOST_DESCRIPTORS: Final = 64

@@ -1,14 +1,15 @@
 """The fork server: ``python -m gridflow._agent.forkserver.server``, started by `client`.
 
-It has one thread and one loop. It imports what a request needs, and forks. It runs nothing of any
-job. It ends with its owner (the executor's Python daemon, or the driver), when it has been idle for
-long enough, or when it is told to retire.
+It has one thread and one loop. It imports what a request needs, and forks: training processes, or
+the agents of a driver's machine. It runs nothing of any job. It ends with its owner (the executor's
+Python daemon, or the driver), when it has been idle for long enough, or when it is told to retire.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import importlib.util
@@ -26,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.forkserver import child, messages, safety
+from gridflow._agent.forkserver.messages import AGENT, TRAINING
 from gridflow._agent.procfs import began
 from gridflow._spec import backends
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-#: What every training process imports, whatever it runs.
+#: What is imported at the start: what every training process imports, whatever it runs...
 _LIGHT: Final = (
     "gridflow._training.main",
     "gridflow._training.context",
@@ -42,6 +44,18 @@ _LIGHT: Final = (
     "gridflow._keras.patches.registry",
     "gridflow._keras.results",
     "cloudpickle",
+)
+#: ...or what agents import, with what they import later in addition.
+_OF_AGENTS: Final = (
+    "numpy",
+    child.AGENT_PROGRAM,
+    "gridflow._spec.job",
+    "gridflow._feed.ingest.arrays",
+    "gridflow._agent.forkserver.client",
+)
+#: What starts threads that survive a fork, and what it is imported before.
+_ALGEBRA: Final = {"numpy": ("numpy",)} | dict.fromkeys(
+    backends.BACKENDS, ("numpy", "scipy.linalg")
 )
 #: What is imported together with a backend of Keras.
 _FEED: Final = (
@@ -63,21 +77,23 @@ _JANITOR: Final = 'cat; rm -f -- "$1"*; rmdir -- "${1%/*}" 2>/dev/null'
 def main(arguments: Sequence[str]) -> None:
     """Serve until it is time to end.
 
-    `arguments`: Path of the socket; descriptor of the listening socket; process id of the owner,
-        and the moment at which that started (field 22 of its ``/proc/PID/stat``); seconds that it
-        may be idle.
+    `arguments`: What it forks; path of the socket; descriptor of the listening socket; process id
+        of the owner, and the moment at which that started (field 22 of its ``/proc/PID/stat``);
+        seconds that it may be idle.
     """
-    path, descriptor, owner, began, idle = arguments
-    server = TrainingForkServer(
-        Path(path), socket.socket(fileno=int(descriptor)), int(owner), int(began), float(idle)
-    )
-    server.run()
-    os._exit(0)  # no exit handlers: they would end what was never started
+    kind, path, descriptor, owner, began, idle = arguments
+    listener = socket.socket(fileno=int(descriptor))
+    server = ForkServer(kind, Path(path), listener, int(owner), int(began), float(idle))
+    become = server.run()
+    if become is None:
+        os._exit(0)  # no exit handlers: they would end what was never started
+    become()
 
 
-class TrainingForkServer:
-    """Forks training processes.
+class ForkServer:
+    """Forks processes of one kind.
 
+    `kind`: `TRAINING` or `AGENT`.
     `path`: Of the socket.
     `listener`: It listens already.
     `owner`: With whom it ends.
@@ -87,17 +103,19 @@ class TrainingForkServer:
 
     def __init__(
         self,
+        kind: str,
         path: Path,
         listener: socket.socket,
         owner: int,
         owner_began: int,
         idle_seconds: float,
     ) -> None:
-        self._path, self._listener = path, listener
+        self._kind, self._path, self._listener = kind, path, listener
         self._listener.setblocking(False)
         self._owner, self._owner_began = owner, owner_began
         self._idle_seconds = idle_seconds
-        self._guardians: set[int] = set()
+        #: Whom to tell how each of them ends; guardians say it themselves.
+        self._children: dict[int, socket.socket | None] = {}
         self._idle_since = time.monotonic()
         self._retires = False
         self._failed: str | None = None
@@ -116,22 +134,30 @@ class TrainingForkServer:
             start_new_session=True,
         )
 
-    def run(self) -> None:
-        """Serve until it is time to end; then delete the socket."""
+    def run(self) -> Callable[[], None] | None:
+        """Serve until it is time to end; then delete the socket.
+
+        Returns: In a process that was forked, which returns, too: what it does.
+        """
+        server = os.getpid()
         try:
-            self._import(_LIGHT)
+            self._import({TRAINING: _LIGHT, AGENT: _OF_AGENTS}[self._kind])
+            self._idle_since = time.monotonic()  # to import took longer than some let it be idle
             while self._is_wanted():
                 self._wait()
                 self._reap()
-                self._serve_all()
-                if self._wishes and not self._guardians:  # training isn't slowed down by an import
+                become = self._serve_all()
+                if become is not None:
+                    return become
+                if self._wishes and not self._children:  # training isn't slowed down by an import
                     self._load(self._wishes)
                     self._wishes = []
                     self._idle_since = time.monotonic()
         finally:
-            self._path.unlink(missing_ok=True)
+            if os.getpid() == server:
+                self._path.unlink(missing_ok=True)
         # Whoever connected before the name was gone.
-        self._serve_all()
+        return self._serve_all()
 
     # ---------------------------------------------------------------------------------------------
 
@@ -140,7 +166,7 @@ class TrainingForkServer:
             return False
         idle = time.monotonic() - self._idle_since
         limit = 0.0 if self._retires else self._idle_seconds
-        return bool(self._guardians) or idle < limit
+        return bool(self._children) or idle < limit
 
     def _owner_lives(self) -> bool:
         return began(self._owner) == self._owner_began
@@ -160,7 +186,7 @@ class TrainingForkServer:
         limits = [] if self._owner_file is not None else [_LOOK_SECONDS]
         if self._owner_file is not None:
             poll.register(self._owner_file, select.POLLIN)
-        if not self._guardians:
+        if not self._children:
             left = self._idle_seconds - (time.monotonic() - self._idle_since)
             limits.append(0.0 if self._retires else max(left, 0.0) + 0.01)
         poll.poll(1000 * min(limits) if limits else None)
@@ -170,67 +196,71 @@ class TrainingForkServer:
     def _reap(self) -> None:
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if not pid:
                 return
-            if pid in self._guardians:
-                self._guardians.remove(pid)
+            if pid in self._children:
+                child.say_end(self._children.pop(pid), status)
                 self._idle_since = time.monotonic()
 
-    def _serve_all(self) -> None:
+    def _serve_all(self) -> Callable[[], None] | None:
         while True:
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
-                return
+                return None
             except OSError:  # there are no descriptors: it would be woken again at once
                 time.sleep(_PAUSE)
-                return
-            with connection:
-                self._serve(connection)
+                return None
+            request, descriptors = self._request_of(connection)
+            become = None
+            # An agent that is gone, or that no longer waits, isn't answered.
+            with contextlib.suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
+                become = self._answer(connection, request, descriptors)
+            if become is not None:
+                return become
+            if request:
+                self._idle_since = time.monotonic()
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.close()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _request_of(self, connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+        """Return a request and its descriptors; nothing if it is a stranger's."""
         connection.settimeout(_REQUEST_SECONDS)
         _, uid, _ = _PEER.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         )
         if uid != os.getuid():
-            return
+            return {}, []
         try:
-            received = messages.receive(connection)
+            return messages.receive(connection) or ({}, [])
         except (OSError, messages.Malformed):
-            return
-        if received is None:
-            return
-        request, descriptors = received
-        try:
-            # An agent that is gone, or that no longer waits, isn't answered.
-            with contextlib.suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
-                self._answer(connection, request, descriptors)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._idle_since = time.monotonic()
+            return {}, []
 
     def _answer(
         self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
-    ) -> None:
+    ) -> Callable[[], None] | None:
+        """Do what is asked; return what to do in a process that was forked."""
         match request.get("kind"):
             case "fork":
                 self._idle_seconds = float(request["idle_seconds"])
                 os.utime(self._path)
                 refusal = self._load(request["packages"]) or safety.why_not(self._survivors)
+                if self._kind == AGENT and self._owner_file is None:
+                    refusal = "the kernel has no pidfds (Linux 5.3)"
                 if refusal is not None:
                     messages.send(connection, {"kind": "refused", "why": refusal}, None)
-                    return
+                    return None
                 messages.send(connection, {"kind": "accepted"}, None)
-                self._fork(connection, request, descriptors)
+                return self._fork(connection, request, descriptors)
             case "load":
                 self._wishes += request["packages"]
             case "retire":
                 self._retires = True
+        return None
 
     def _load(self, packages: list[str]) -> str | None:
         """Import what a process needs; return why that failed."""
@@ -250,8 +280,7 @@ class TrainingForkServer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for name in names:
-                    if name in backends.BACKENDS:
-                        self._import_algebra()
+                    self._import_algebra(_ALGEBRA.get(name, ()))
                     importlib.import_module(name)
             _look_ahead()
         except BaseException as error:  # noqa: BLE001 (the plain way says it in full)
@@ -263,9 +292,9 @@ class TrainingForkServer:
         gc.freeze()
         let_go_of_code()
 
-    def _import_algebra(self) -> None:
+    def _import_algebra(self, names: Sequence[str]) -> None:
         """Import what starts threads that survive a fork, so that they are known."""
-        for name in ("numpy", "scipy.linalg"):
+        for name in names:
             if importlib.util.find_spec(name.partition(".")[0]) is None:
                 continue
             before = safety.threads()
@@ -274,18 +303,24 @@ class TrainingForkServer:
 
     def _fork(
         self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]
-    ) -> None:
+    ) -> Callable[[], None] | None:
         with warnings.catch_warnings():
             # Python warns of threads, jax of its own: both were looked at.
             warnings.simplefilter("ignore")
             pid = os.fork()
         if pid:
-            self._guardians.add(pid)
-            return
-        try:
-            child.guard(connection, request, descriptors, self._by_imports())
-        finally:
-            os._exit(1)
+            self._children[pid] = None
+            if self._kind == AGENT:
+                self._children[pid] = connection.dup()
+                handle = os.pidfd_open(pid)  # its id may be another process's by then
+                messages.send(connection, {"kind": "forked", "pid": pid}, [handle])
+                os.close(handle)
+            return None
+        assert self._janitor.stdin is not None
+        self._janitor.stdin.close()
+        if self._kind == AGENT:
+            return functools.partial(child.agent, request, descriptors, os.getppid())
+        return functools.partial(child.guard, connection, request, descriptors, self._by_imports())
 
     def _by_imports(self) -> dict[str, str]:
         return {n: v for n, v in os.environ.items() if self._environment.get(n) != v}
@@ -303,9 +338,9 @@ def _look_ahead() -> None:
     Probes leave threads behind, with which this process couldn't be forked any more. Where they
     fail, or take too long, each training process finds out by itself.
     """
-    registry = sys.modules["gridflow._keras.patches.registry"]
     if "keras" not in sys.modules:
         return
+    registry = sys.modules["gridflow._keras.patches.registry"]
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as answer, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the threads of linear algebra
