@@ -199,11 +199,9 @@ def test_names_and_arguments_are_checked(spark):
     with pytest.raises(SchemaError, match="names that begin with"):
         check({"train": frame.selectExpr("id as __gridflow_x")})
     with pytest.raises(InvalidArgument, match="Did you mean 'always'"):
-        stage_frame({"train": frame}, 2, "alway")
-    with pytest.raises(InvalidArgument, match="num_partitions"):
-        stage_frame({"train": frame}, 0)
+        check_partitions({"train": frame}, 2, "alway")
     with pytest.raises(InvalidArgument, match="supports only one dataset"):
-        stage_frame({"train": frame, "test": frame}, 2, "never")
+        check_partitions({"train": frame, "test": frame}, 2, "never")
 
 
 def test_never_repartitioned_rows_need_a_partition_for_each_rank(spark):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from gridflow._feed.encodings import Sparse
 from gridflow._feed.ingest.base import RankRows, check_name
 from gridflow._feed.ingest.names import quoted
-from gridflow._feed.ingest.partitions import check_partitions, partitions, repartitioned
+from gridflow._feed.ingest.partitions import partitions, repartitioned
 from gridflow._feed.types import refusal, spark_refusal
 from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument, SchemaError
@@ -248,7 +248,7 @@ def stage_frame(
     """Return the one DataFrame whose partitions go to the agents.
 
     `datasets`: DataFrames by name, accepted by `check`.
-    `num_partitions`: Number of agents, with one partition each.
+    `num_partitions`: Number of agents, with one partition each, accepted by `check_partitions`.
     `repartition` ({"auto", "always", "never"}): ``"auto"``: a single DataFrame that has exactly
         this number of partitions, as far as Spark knows before running, is used unchanged (cached,
         ``repartition(n)``, ``range``). ``"never"``: it is used unchanged in any case, and must have
@@ -256,10 +256,6 @@ def stage_frame(
     `kept` (collection of str, or mapping of str to Form): Columns to keep: the agents convert them.
     Returns: The tags go to the agents.
     """
-    if num_partitions < 1:
-        raise InvalidArgument(f"num_partitions must be at least 1, got {num_partitions}.")
-    check_partitions(datasets, num_partitions, repartition)
-    check(datasets)
     if len(datasets) == 1:
         ((name, given),) = datasets.items()
         frame, tags = plain_frame(name, given, kept)
