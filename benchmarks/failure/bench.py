@@ -7,17 +7,22 @@ happens to one of them. Printed, as medians: seconds from there to the typed err
 Then a chief trains one worker over a parameter server, and an evaluator follows. One of them is
 killed: seconds until the only worker's replacement has made a step, until the replaced evaluator
 evaluates, until the group that lost its parameter server trains again, or until the error.
+
+At last three workers come and go on this machine (``num_workers=(1, 3)``): seconds from the SIGKILL
+of one of them to the next step of the others, and how much longer than others the step takes in
+which it is back.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from gridflow import Role, SparkLauncher, TensorflowDistributor
+from gridflow import LocalLauncher, Role, SparkLauncher, TensorflowDistributor
 from gridflow.errors import GridflowError
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task, kill_task
@@ -117,6 +122,60 @@ def train_over_servers(ctx, victim, moments):
     ctx.fit(model, batches, epochs=100_000, steps_per_epoch=40, callbacks=callbacks, verbose=0)
 
 
+def train_elastic(ctx, victim):
+    """Train until a rank that kills itself is back; return when steps ended, and with how many."""
+    import os
+    import signal
+    import time
+
+    import keras
+
+    killed = Path(ctx.broadcast(str(ctx.work_dir)), "killed")
+
+    class Deed(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.ends = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            self.ends.append((step, len(ctx.members), time.time()))
+            if step == 20 and ctx.rank == victim and not killed.exists():
+                killed.write_text(str(time.time()))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_end(self, epoch, logs=None):
+            sizes = [size for _, size, _ in self.ends]
+            self.model.stop_training = 2 in sizes and sizes[-20:] == [3] * 20
+
+    with ctx.strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    deed = Deed()
+    data = ctx.dataset("train", batch_size=16, features=["x"], label="x")
+    model.fit(data, epochs=100_000, verbose=0, callbacks=[*ctx.callbacks(), deed])
+    return deed.ends, float(killed.read_text())
+
+
+def seconds_elastic(victim):
+    """Return the seconds from a death to the next step, and how much longer the return takes."""
+    import numpy as np
+
+    distributor = TensorflowDistributor(
+        (1, 3), launcher=LocalLauncher(), logs="none", progress=False
+    )
+    rows = {"x": np.ones((3 * 16 * 40, 1), "float32")}
+    values = distributor.run(train_elastic, victim, data={"train": rows}).values
+    lost, back = [], []
+    for rank, (ends, killed) in enumerate(values):
+        if rank != victim:
+            steps = [(b[2] - a[2], b[2], a[1] != b[1]) for a, b in itertools.pairwise(ends)]
+            changes = [step for step in steps if step[2]]
+            lost.append(changes[0][1] - killed)
+            back.append(changes[-1][0] - statistics.median(step[0] for step in steps))
+    return max(lost), max(back)
+
+
 def seconds_over_servers(spark, victim, ends, restarts):
     """Return the seconds from a task's death to what follows from it."""
     distributor = TensorflowDistributor(
@@ -189,6 +248,17 @@ def main():
                 each = " ".join(f"{value:.1f}" for value in runs)
                 print(f"{name:<48}{statistics.median(runs):>6.1f}   ({each})", flush=True)
             spark.stop()
+    for victim, name in ((1, "a worker"), (0, "the chief")):
+        if wanted not in (what := f"elastic, SIGKILL of {name}"):
+            continue
+        runs = [seconds_elastic(victim) for _ in range(repetitions)]
+        for words, values in zip(
+            ("to the next step", "its return"), zip(*runs, strict=True), strict=True
+        ):
+            each = " ".join(f"{value:.2f}" for value in values)
+            print(
+                f"{f'{what}: {words}':<48}{statistics.median(values):>6.2f}   ({each})", flush=True
+            )
 
 
 if __name__ == "__main__":

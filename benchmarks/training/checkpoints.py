@@ -1,9 +1,9 @@
-"""How long a step waits for its checkpoint: ``benchmarks/training/checkpoints.py [REPETITIONS]``.
+"""How long a step waits for its checkpoint: ``benchmarks/training/checkpoints.py [TIMES [WIDTH]]``.
 
-A model of 16.8 million weights with Adam (201 MB of variables) on one worker, a checkpoint each
-tenth step: by ``ctx.callbacks()``, and by Keras's ``BackupAndRestore`` and ``ModelCheckpoint``,
-which write while the training waits. Prints how much longer steps with a checkpoint take than
-others, and the whole of the training: medians.
+A model of 16.8 million weights with Adam (201 MB of variables; with 6460 as the width 1 GB) on one
+worker, a checkpoint each tenth step: by ``ctx.callbacks()``, and by Keras's ``BackupAndRestore``
+and ``ModelCheckpoint``, which write while the training waits. Prints how much longer steps with a
+checkpoint take than others, and the whole of the training: medians.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import sys
 
 from gridflow import LocalLauncher, TensorflowDistributor
 
-EVERY, STEPS, WIDTH = 10, 60, 2896
+EVERY, STEPS = 10, 60
 
 
-def train(ctx, way):
+def train(ctx, way, width):
     import time
 
     import numpy as np
@@ -25,9 +25,9 @@ def train(ctx, way):
 
     model = keras.Sequential(
         [
-            keras.Input((WIDTH,)),
-            keras.layers.Dense(WIDTH, "relu"),
-            keras.layers.Dense(WIDTH, "relu"),
+            keras.Input((width,)),
+            keras.layers.Dense(width, "relu"),
+            keras.layers.Dense(width, "relu"),
             keras.layers.Dense(1),
         ]
     )
@@ -49,14 +49,14 @@ def train(ctx, way):
         def on_train_batch_end(self, batch, logs=None):
             ends.append(time.monotonic())
 
-    x = np.zeros((EVERY * STEPS, WIDTH), np.float32)
+    x = np.zeros((EVERY * STEPS, width), np.float32)
     y = np.zeros((EVERY * STEPS, 1), np.float32)
     # The clock is the last callback: a step ends when its checkpoint lets it go on.
     model.fit(x, y, batch_size=EVERY, verbose=0, callbacks=[*savers, Clock()])
     return [float(each) for each in np.diff(ends)]
 
 
-def main(repetitions: int) -> None:
+def main(repetitions: int, width: int) -> None:
     ways = ("none", "gridflow", "BackupAndRestore", "ModelCheckpoint")
     longer = {way: [] for way in ways}
     whole = {way: [] for way in ways}
@@ -69,13 +69,13 @@ def main(repetitions: int) -> None:
                 checkpoint_every=EVERY if way == "gridflow" else None,
                 progress=False,
             )
-            steps = distributor.run(train, way).value
+            steps = distributor.run(train, way, width).value
             # steps[i] ends step i + 2, as the first one's compiles; the last one ends an epoch.
             due = [t for i, t in enumerate(steps[:-1]) if (i + 2) % EVERY == 0]
             others = [t for i, t in enumerate(steps[:-1]) if (i + 2) % EVERY]
             longer[way].append(statistics.median(due) - statistics.median(others))
             whole[way].append(sum(steps[:-1]))
-    print(f"\nCheckpoints of 201 MB, medians of {repetitions} repetitions\n")
+    print(f"\nCheckpoints of {24 * width**2 / 1e6:.0f} MB, medians of {repetitions} repetitions\n")
     print(f"{'':<20}{'a step waits, ms':>18}{STEPS - 2:>5} steps, s")
     for way in ways:
         wait, total = statistics.median(longer[way]), statistics.median(whole[way])
@@ -86,4 +86,7 @@ def main(repetitions: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    main(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 3,
+        int(sys.argv[2]) if len(sys.argv) > 2 else 2896,
+    )
