@@ -15,7 +15,7 @@ import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
 from gridflow._agent.forkserver import client
-from gridflow._launch import local_agents
+from gridflow._launch import local
 from gridflow.errors import TaskLost
 from suite.waiting import patience, wait_for
 
@@ -135,7 +135,7 @@ def test_a_process_that_may_not_be_forked_is_none(run, fresh_server, tmp_path, m
         "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(local_agents, "_is_hopeless", False)
+    monkeypatch.setattr(local, "_is_hopeless", False)
     facts = facts_of_agent
     parent, found = run(lambda: facts()).value
     assert parent == os.getpid()
