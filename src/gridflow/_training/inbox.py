@@ -44,8 +44,15 @@ class Inbox:
         threading.Thread(target=self._read, name="gridflow-inbox", daemon=True).start()
 
     def listen(self, kind: type[M], listener: Callable[[M], None]) -> None:
-        """Call a listener for each message of a kind, in the thread that reads them."""
-        self._listeners[kind] = listener
+        """Call a listener for each message of a kind, in the thread that reads them.
+
+        If one has come already, the last one, at once.
+        """
+        with self._changed:
+            self._listeners[kind] = listener
+            missed = self._messages.pop(kind, None)
+        if missed is not None:
+            listener(cast("M", missed))
 
     def wait(self, kind: type[M]) -> M:
         """Wait for a message; if none will come, the agent ends this process."""
@@ -83,14 +90,15 @@ class Inbox:
                 if isinstance(message, Inspect) and not message.profile:
                     self._inspect()
                     continue
-                if type(message) in self._listeners:
-                    self._listeners[type(message)](message)
-                    continue
                 if isinstance(message, Leave) and self.leaves_at_once:
                     output.leave(0)
                 with self._changed:
-                    self._messages[type(message)] = message
-                    self._changed.notify_all()
+                    listener = self._listeners.get(type(message))
+                    if listener is None:
+                        self._messages[type(message)] = message
+                        self._changed.notify_all()
+                if listener is not None:
+                    listener(message)
         except WireError as error:
             output.write("stderr", f"gridflow: {error}\n")
         output.leave(1)  # without the agent, nobody can use a result
