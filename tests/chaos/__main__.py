@@ -5,7 +5,8 @@
     python -m chaos --kinds pulled replaced
 
 A run is right if the job ends in time with a model that has made every step, and a ledger that
-balances, or with an error of gridflow's that names a task; and if nothing is left of it.
+balances, or with an error of gridflow's that names a task; and if nothing is left of it. Where
+workers come and go, weights must be those of one process that trains on the same rows.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=known, default=known)
     given = parser.parse_args()
     os.environ[faults.MARK] = str(os.getpid())
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.getLogger("py4j").setLevel(logging.ERROR)  # it tells of each thread's connection
     table: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(
         collections.Counter

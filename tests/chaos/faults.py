@@ -21,6 +21,7 @@ EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _EVERYWHERE: Final = ("none", "kill", "kill", "kill twice", "stop", "starve", "no disk")
 #: By the job's kind.
 FAULTS: Final = {
+    "elastic": (*_EVERYWHERE, "kill an agent", *["kill again and again"] * 5),
     "on Spark": (*_EVERYWHERE, "kill an executor", "kill an executor"),
     "old program": (*_EVERYWHERE, "kill an executor"),
     "two hosts": ("none", "kill", "kill an agent", "cut", "cut", "cut for good"),
@@ -64,6 +65,13 @@ def strike(fault: str, rng: random.Random, job: Any) -> None:
                 again = processes(TRAINING)
                 if again:
                     rng.choice(again).kill()
+            case "kill again and again":
+                victim.kill()
+                for _ in range(rng.randint(1, 4)):
+                    time.sleep(rng.uniform(0, 4))
+                    again = processes(TRAINING)
+                    if again:
+                        rng.choice(again).kill()
             case "stop":
                 victim.suspend()
             case "starve":

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from suite.hosts import Hosts
 
 ROWS, BATCH, EPOCHS = 400, 10, 3
+#: Epochs of jobs whose workers come and go: time for a new process to come.
+LONG = 9
+#: How far weights may be from those of one process.
+CLOSE: Final = 1e-5
 OPTIONS: Final[dict[str, Any]] = {
     "logs": "none",
     "progress": False,
@@ -104,6 +109,32 @@ def train_on_a_stream(ctx: Any) -> Any:
     return int(model.optimizer.iterations.numpy())
 
 
+def train_among_members(ctx: Any, log: str) -> Any:
+    """Train in the order of the rows, and note who takes part in each step."""
+    import time
+    from pathlib import Path
+
+    import keras
+
+    class Log(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            step = int(self.model.optimizer.iterations.numpy())
+            with Path(log).open("a") as file:
+                file.write(f"{step} {' '.join(map(str, ctx.members))}\n")
+            time.sleep(0.05)
+
+    with ctx.strategy.scope():
+        model = build(keras)
+    rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
+    model.fit(rows, epochs=LONG, verbose=0, callbacks=[*ctx.callbacks(), Log()])
+    return int(model.optimizer.iterations.numpy()), model.get_weights()
+
+
+def read_batches(ctx: Any) -> Any:
+    rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
+    return [(np.asarray(x), np.asarray(y)) for x, y in rows]
+
+
 def feed_an_old_program(args: Any, ctx: Any) -> None:
     import time
 
@@ -122,25 +153,31 @@ class Trained:
     `steps`: What its function returns if all is right; None: that isn't known.
     """
 
-    def __init__(self, distributor: Any, function: Any, steps: int | None, **options: Any) -> None:
+    def __init__(
+        self, distributor: Any, function: Any, steps: int | None, *args: Any, **options: Any
+    ) -> None:
         self.steps = steps
-        self.handle = distributor.start(function, **options)
+        self.handle = distributor.start(function, *args, **options)
 
     def end(self, timeout: float) -> str:
         try:
             result = self.handle.result(timeout=timeout)
         except GridflowError as error:
             return end_of(error)
-        wrong = result.ledger.check()
+        wrong = result.ledger.check() or self.problems(result)
         if wrong:
             return f"WRONG: {wrong[0]}"
-        if self.steps is not None and result.value != self.steps:
-            return f"WRONG: {result.value} steps instead of {self.steps}"
         again = len(result.attempts) - 1
         lost = sum(len(each.replaced) for each in result.attempts)
         notes = [f"after {again} restarts"] if again else []
         notes += [f"{lost} replaced"] if lost else []
         return ", ".join(["right", *notes])
+
+    def problems(self, result: Any) -> list[str]:
+        """Return what is wrong with a result, apart from its ledger."""
+        if self.steps is not None and result.value != self.steps:
+            return [f"{result.value} steps instead of {self.steps}"]
+        return []
 
     def cancel(self) -> None:
         self.handle.cancel()
@@ -174,10 +211,58 @@ def workers_here(
     )
 
 
-def pulled(folder: str, workers: int, *, least: int | None = None, **options: Any) -> Job:
-    size = workers if least is None else (least, workers)
-    distributor = workers_here(folder, size, **options)
+def pulled(folder: str, workers: int, **options: Any) -> Job:
+    distributor = workers_here(folder, workers, **options)
     return Trained(distributor, train, steps_of(workers), data={"train": numbers()})
+
+
+@functools.cache
+def parts(workers: int) -> list[Any]:
+    """Return the batches of an epoch, by rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        distributor = workers_here(folder, workers)
+        return list(distributor.run(read_batches, data={"train": numbers()}).values)
+
+
+class Elastic(Trained):
+    """A job whose workers come and go.
+
+    If the group never started again, its model must be that of one process, trained on the rows of
+    those that took part in each step.
+    """
+
+    def __init__(self, folder: str, workers: int) -> None:
+        self._batches, self._log = parts(workers), Path(folder, "members")
+        super().__init__(
+            workers_here(folder, (1, workers)),
+            train_among_members,
+            steps_of(workers) // EPOCHS * LONG,
+            str(self._log),
+            data={"train": numbers()},
+        )
+
+    def problems(self, result: Any) -> list[str]:
+        steps, weights = result.value
+        if steps != self.steps:
+            return [f"{steps} steps instead of {self.steps}"]
+        if len(result.attempts) > 1:
+            return []
+        # A step that only a rank has finished that was lost then is made again by the others.
+        said = [tuple(map(int, line.split())) for line in self._log.read_text().splitlines()]
+        expected = self._by_one_process({step: ranks for step, *ranks in said})
+        pairs = zip(weights, expected, strict=True)
+        worst = max(np.abs(mine - theirs).max() for mine, theirs in pairs)
+        return [f"weights differ by {worst:.2g}"] if worst > CLOSE else []
+
+    def _by_one_process(self, members: dict[int, list[int]]) -> list[np.ndarray]:
+        import keras
+
+        model = build(keras)
+        for step in sorted(members):
+            place = (step - 1) % len(self._batches[0])
+            x, y = zip(*(self._batches[rank][place] for rank in members[step]), strict=True)
+            model.train_on_batch(np.concatenate(x), np.concatenate(y))
+        return model.get_weights()
 
 
 def on_servers(folder: str, workers: int) -> Job:
@@ -364,7 +449,7 @@ def main(python: str, folder: str) -> None:
 KINDS: Final[dict[str, Callable[[str, int], Job]]] = {
     "pulled": pulled,
     "replaced": functools.partial(pulled, restarts=Restarts(max_replacements=3)),
-    "elastic": functools.partial(pulled, least=1),
+    "elastic": Elastic,
     "parameter servers": on_servers,
     "pushed": Pushed,
     "on Spark": on_spark,
