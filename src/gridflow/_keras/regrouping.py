@@ -215,16 +215,11 @@ class Regrouping:
     def _count_absences(self, there: Checkpoint, so_far: dict[str, list[list[Any]]]) -> None:
         """Note who has left and who has come, at a position in the data."""
         assert self._group is not None
-        now, place = tuple(self._group.names), [list(each) for each in there.counters]
+        self.ranks = tuple(self._group.names)
         self._absences = so_far
         for rank in range(self._runtime.num_workers):
-            of_rank = so_far.setdefault(str(rank), [])
-            is_away = bool(of_rank) and of_rank[-1][1] is None
-            if rank not in now and not is_away:
-                of_rank.append([place, None])
-            elif rank in now and is_away:
-                of_rank[-1][1] = place
-        self.ranks = now
+            place = [list(each) for each in there.counters]
+            note(so_far.setdefault(str(rank), []), place, is_there=rank in self.ranks)
         for at, counter in enumerate(self._runtime.epoch_counters):
             counter.absences = _of_dataset(at, so_far[str(self._runtime.rank)])
 
@@ -258,6 +253,21 @@ class Regrouping:
             part.reshape(like.shape).astype(like.dtype)
             for part, like in zip(np.split(total, ends), shapes, strict=False)
         ]
+
+
+def note(absences: list[list[Any]], place: list[list[int]], *, is_there: bool) -> None:
+    """Note whether a rank is there at positions in the datasets.
+
+    `absences`: From which positions to which it was away; to None: it still is.
+    """
+    is_away = bool(absences) and absences[-1][1] is None
+    if is_there and is_away:
+        absences[-1][1] = place
+    elif not is_there and not is_away:
+        if absences and absences[-1][1] == place:  # it was back for no step
+            absences[-1][1] = None
+        else:
+            absences.append([place, None])
 
 
 def _of_dataset(number: int, absences: list[list[Any]]) -> list[Absence]:
