@@ -340,6 +340,7 @@ class TensorflowDistributor:
                 "modules": f"{len(modules):,} bytes beside the script",
                 "gpus": describe(spec.tasks, spec.gpus),
                 "coordinator": str(self._network.or_else(placement.host, placement.advertise)),
+                **self._range(spec),
                 **placement.details,
             },
             spec.training.backend,
@@ -524,6 +525,11 @@ class TensorflowDistributor:
             spec.feed.check_columns(placement.columns)
             placement = replace(placement, left_out=spec.feed.still_out(placement.left_out))
         return launcher, spec, program, pack(folder_of(made)), datasets, placement
+
+    def _range(self, spec: JobSpec) -> dict[str, str]:
+        if spec.least is None:
+            return {}
+        return {"workers": f"{spec.num_workers}, of {spec.least} to {self.num_workers}"}
 
     def _launcher_of(self, datasets: dict[str, Any]) -> Launcher:
         from gridflow._launch import registry

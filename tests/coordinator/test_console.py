@@ -169,9 +169,9 @@ def test_no_bar_is_drawn_where_lines_reach_the_terminal_another_way(tmp_path):
     assert "epoch 3: 100%|" in screen.bars
 
 
-def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines(
-    tmp_path, monkeypatch, capsys
-):
+@pytest.fixture
+def shown(monkeypatch):
+    """Give what a notebook's cell shows as time goes on."""
     shown = []
 
     class Handle:
@@ -191,6 +191,12 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
     notebook = types.SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    return shown
+
+
+def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines(
+    shown, tmp_path, capsys
+):
     tell(lambda tasks: Console(tasks, tmp_path))
     printed = capsys.readouterr()
     assert printed.out.splitlines() == expected()
@@ -202,6 +208,26 @@ def test_in_a_notebook_the_bar_has_one_place_of_its_own_and_lines_are_just_lines
     tell_of_metric(lambda tasks: Console(tasks, tmp_path))
     assert any("&lt;b&gt;=0.5" in each["text/html"] for each in shown)
     assert not any("<b>" in each["text/html"] for each in shown)
+
+
+def test_the_bar_waits_for_no_worker_that_is_away(shown):
+    bar = progress_bar.ProgressBar(TASKS, lambda: None)
+
+    def after(rank, epoch, step):
+        bar.progress(f"worker:{rank}", place(epoch, step))
+        return shown[-1]["text/plain"]
+
+    after(0, 0, 1)
+    assert "1/4" in after(1, 0, 3)
+    bar.task("worker:0", "away", "host")
+    assert "4/4" in (text := after(1, 0, 4))
+    assert "workers=1 of 2" in text
+    assert after(0, 0, 2) == text  # it isn't in the group yet
+    bar.task("worker:0", "back", "host")
+    after(0, 1, 1)
+    assert "1/4" in (text := after(1, 1, 1))
+    assert "workers" not in text
+    bar.close()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from gridflow import (
     TensorflowDistributor,
     TrainingFailed,
     chief_only,
+    observers,
 )
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
@@ -89,7 +90,18 @@ def batches(ctx):
     return [(np.asarray(x), np.asarray(y)) for x, y in dataset(ctx)]
 
 
-def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS):
+class Heard(observers.Observer):
+    """Notes who is away and who is back."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def task(self, name, state, host):
+        if state in {"away", "back"}:
+            self.tasks.append((name, state))
+
+
+def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS, **options):
     distributor = TensorflowDistributor(
         workers,
         "multi_worker_mirrored",
@@ -98,6 +110,7 @@ def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS):
         logs="none",
         progress=False,
         deadlines=Deadlines(run=250),
+        **options,
     )
     return distributor.run(function, *args, data={"train": data})
 
@@ -187,7 +200,8 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     deaths, seen, tmp_path, no_leaks
 ):
     del no_leaks
-    result = run(train, deaths, str(tmp_path), "process", 0.15)
+    heard = Heard()
+    result = run(train, deaths, str(tmp_path), "process", 0.15, observers=[heard])
     first = check(result)
     assert sizes(first["members"])[: len(seen)] == seen
     assert sizes(first["members"])[-1] == WORKERS
@@ -197,6 +211,9 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     assert [size for _, size in attempt.sizes][:1] == seen[1:2]
     assert len(attempt.replaced) == len(deaths)
     check_duties(result, first["members"], tmp_path)
+    for rank in deaths:
+        told = [state for name, state in heard.tasks if name == f"worker:{rank}"]
+        assert told == ["away", "back"]
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ class JobRun:
         self._resumed: dict[int, Place] = {}
         self._finish: ev.Finish | None = None
         self._obstacle = ""
+        self._were_away: set[int] = set()
         self._look_at = 0.0
         self._launches: dict[int, Launch] = {}
         self._moved = threading.Condition()
@@ -285,6 +286,8 @@ class JobRun:
             history=last_history(history),
             failures=tuple(a.failure for a in tuple(self._machine.attempts) if a.failure),
             replaced=tuple(self._machine.replaced),
+            away=tuple(str(self.job.spec.tasks[rank]) for rank in sorted(self._machine.away)),
+            sizes=self._machine.sizes,
             tensorboard_url=self._desk.tensorboard_url,
             data_service=self._data_service_uses(),
             bottleneck="" if (found := self._bottleneck()) is None else found.sentence,
@@ -363,6 +366,16 @@ class JobRun:
                 self._been.append(phase)
                 self._moved.notify_all()
             self._observed.tell("state", phase)
+        if self._machine.phase is not Phase.TRAINING:
+            self._were_away = set()
+            return
+        before, self._were_away = self._were_away, self._machine.away
+        for state, ranks in (
+            ("away", self._were_away - before),
+            ("back", before - self._were_away),
+        ):
+            for rank in sorted(ranks):
+                self._desk.tell_of(rank, state)
 
     # The listener of launches, called from their threads -----------------------------------------
 

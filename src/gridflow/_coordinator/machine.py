@@ -635,6 +635,11 @@ class JobMachine:
         return commands.Replace(self.generation, rank, self._view, members)
 
     @property
+    def sizes(self) -> tuple[tuple[float, int], ...]:
+        """With how many ranks the group has gone on, and when, in this generation."""
+        return tuple(self._sizes)
+
+    @property
     def away(self) -> set[int]:
         """The ranks of the group without which it went on, and that have made no step since."""
         return self._away | self._joining

@@ -124,7 +124,8 @@ class Observer:
         name : str
         state : str
             ``registered``: it has a place on a host; ``ready``: its process is up, again after each
-            restart; ``returned``: the function has returned.
+            restart; ``returned``: the function has returned. With ``num_workers=(2, 8)`` also
+            ``away``: the others train without it; ``back``: they have let it in again.
         host : str
         """
 

@@ -82,6 +82,10 @@ class JobReport:
         The failures that caused the restarts.
     replaced : tuple of TaskFailure
         Why processes of workers were replaced while the others went on.
+    away : tuple of str
+        The workers without which the others train at the moment (``num_workers=(2, 8)``).
+    sizes : tuple of (float, int)
+        As `Attempt.sizes`, of this generation so far.
     tensorboard_url : str or None
     data_service : mapping of str to DataServiceUse
         By task; those that read through `TrainingContext.data_service`.
@@ -100,6 +104,8 @@ class JobReport:
     data_service: Mapping[str, DataServiceUse] = field(default_factory=dict)
     bottleneck: str = ""
     replaced: tuple[TaskFailure, ...] = ()
+    away: tuple[str, ...] = ()
+    sizes: tuple[tuple[float, int], ...] = ()
 
     @property
     def preemptions(self) -> int:

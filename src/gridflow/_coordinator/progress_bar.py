@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gridflow._coordinator.progress import TaskProgress
     from gridflow._spec.cluster import Task
+    from gridflow._wire.failures import TaskFailure
 
 #: Width of the bar in a notebook, whose real width is unknown.
 _NOTEBOOK_COLUMNS: Final = 100
@@ -46,6 +47,8 @@ class ProgressBar(Observer):
         self._steps: dict[str, int] = {}
         self._rows: dict[str, int] = {}
         self._spent: dict[str, Mapping[str, float]] = {}
+        #: Tasks without which the others train.
+        self._away: set[str] = set()
         self._began, self._rows_before = 0.0, 0
 
     def write(self, text: str) -> None:
@@ -59,9 +62,25 @@ class ProgressBar(Observer):
         self._bar.refresh()
         self._put_up()
 
+    def task(self, name: str, state: str, host: str) -> None:
+        """Wait for no steps of a task that is away."""
+        del host
+        if state == "back":
+            self._away.discard(name)
+        elif state == "away":
+            self._away.add(name)
+            for known in (self._steps, self._spent):
+                known.pop(name, None)
+            self._leader = len(self._ranks)  # the first of those that report steps
+
+    def restart(self, failure: TaskFailure) -> None:
+        """Wait for all tasks again."""
+        del failure
+        self._away.clear()
+
     def progress(self, task: str, progress: TaskProgress) -> None:
         """Show a task's step."""
-        if progress.phase != "train" or self._place is None:
+        if progress.phase != "train" or self._place is None or task in self._away:
             return
         rank = self._ranks[task]
         self._leader = min(self._leader, rank)
@@ -83,6 +102,8 @@ class ProgressBar(Observer):
         }
         if rows := sum(self._rows.values()) - self._rows_before:
             words["rows/s"] = f"{rows / seconds:,.0f}"
+        if self._away:
+            words["workers"] = f"{len(self._ranks) - len(self._away)} of {len(self._ranks)}"
         if len(self._steps) > 1:
             words["slowest"] = slowest
         self._spent[task] = progress.seconds

@@ -97,6 +97,7 @@ class RecordedRun:
             history=last_history(self._outcome.history),
             failures=tuple(each.failure for each in attempts if each.failure),
             replaced=tuple(failure for each in attempts for failure in each.replaced),
+            sizes=attempts[-1].sizes if attempts else (),
             tensorboard_url=None,
         )
 

@@ -258,7 +258,7 @@ class RpcHandler:
             if box.agent not in ("", one.agent):
                 box = self._mailboxes[one.rank] = _Mailbox()
             box.agent, box.executor, box.host = one.agent, one.executor, one.host
-            self._tell_of(one.rank, "registered")
+            self.tell_of(one.rank, "registered")
             self.events.put(ev.Registered(self._clock.now(), one))
             return {"accepted": True, "generation": self._generation}
 
@@ -394,9 +394,9 @@ class RpcHandler:
             self.events.put(ev.Heard(self._clock.now(), sender, report))
         match report:
             case reports.Ready():
-                self._tell_of(rank, "ready")
+                self.tell_of(rank, "ready")
             case reports.Succeeded():
-                self._tell_of(rank, "returned")
+                self.tell_of(rank, "returned")
                 self.results[rank] = report.result
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
             case reports.Joined():
@@ -417,7 +417,8 @@ class RpcHandler:
             case _:
                 self._note(rank, report)
 
-    def _tell_of(self, rank: int, state: str) -> None:
+    def tell_of(self, rank: int, state: str) -> None:
+        """Tell observers of a task."""
         self._observed.tell("task", str(self._tasks[rank]), state, self._mailboxes[rank].host)
 
     def _new_meetings(self, generation: int) -> Meetings:

@@ -24,6 +24,8 @@ def report_view(report: JobReport, name: str, tasks: Sequence[Task]) -> str:
     about = {"job": name, "state": report.state, "epochs": f"{report.epochs:,} complete"}
     if report.generation:
         about["generation"] = f"{report.generation} (restarts so far)"
+    if report.away:
+        about["away"] = ", ".join(report.away)
     if report.tensorboard_url:
         about["tensorboard"] = report.tensorboard_url
     metrics = dict.fromkeys(name for each in report.tasks.values() for name in each.logs)
@@ -70,10 +72,12 @@ def attempts_view(attempts: Sequence[Attempt]) -> str:
             f"{each.seconds:.1f} s",
             "the beginning" if each.resumed_at is None else str(each.resumed_at),
             ", ".join(failure.task for failure in each.replaced),
+            ", ".join(str(size) for _, size in each.sizes),
             "" if each.failure is None else each.failure.task,
         ]
         for each in attempts
     )
-    shown = markup.table(["generation", "ran", "started from", "replaced", "ended by"], rows)
+    columns = ["generation", "ran", "started from", "replaced", "workers went on", "ended by"]
+    shown = markup.table(columns, rows)
     failures = [each for one in attempts for each in (*one.replaced, one.failure) if each]
     return shown + failures_view(failures)

@@ -121,7 +121,10 @@ class OpenTelemetry(Observer):
             )
             span.add_event("ready")
         elif name in self._tasks:
-            self._tasks.pop(name).end()
+            if state == "back":
+                self._tasks[name].add_event("back")
+            else:
+                self._tasks.pop(name).end()
 
     def host(self, name: str, load: Mapping[str, float]) -> None:
         """Measure the load of a host."""
