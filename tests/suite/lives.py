@@ -47,6 +47,7 @@ class Life:
         self.rank: int = ctx.rank
         self.num_workers: int = ctx.num_workers
         self.is_chief: bool = ctx.is_chief
+        self.chief_changes = False
         self.generation = 0 if resume_from is None else 1
         self.work_dir: Path = ctx.work_dir
         self.resume_from = resume_from
