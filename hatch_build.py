@@ -29,10 +29,11 @@ class InTheWheel(BuildHookInterface[Any]):
         and Hadoop's formats works, and ``tfrecord.jar()`` says what is missing.
         """
         native = runpy.run_path(str(Path(self.root, "src", NATIVE, "build.py")))
-        for built in native["build"]():
-            build_data["force_include"][str(built)] = str(NATIVE / built.name)
+        libraries = native["build"]()
         if version == "editable":
-            return  # There jar() finds what Maven leaves in the source tree, as soon as it does.
+            return  # All is found in the source tree, the jar as soon as Maven has left it there.
+        for built in libraries:
+            build_data["force_include"][str(built)] = str(NATIVE / built.name)
         java = Path(self.root, "java")
         jar = java / "target" / JAR
         if not is_up_to_date(jar, java) and not self.build(java):
