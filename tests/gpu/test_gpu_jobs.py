@@ -69,8 +69,9 @@ def test_without_gpus_a_stale_variable_means_nothing(
 
 def test_the_hosts_own_choice_holds_for_jobs(host, distribute, folder, monkeypatch):
     host.has(4)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert distribute(gpus=1).run(look, str(folder)).value["addresses"] == ("2",)
+    for choice, address in (("2,3", "2"), ("1", "1")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", choice)
+        assert distribute(gpus=1).run(look, str(folder)).value["addresses"] == (address,)
 
 
 def test_an_evaluator_sees_none_even_by_the_jobs_environment(host, distribute, folder):

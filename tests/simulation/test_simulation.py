@@ -33,9 +33,9 @@ def test_a_killed_process_is_replaced_and_the_steps_go_on():
     assert world.newest == (1, 0, 1)
 
 
-def forgets(meetings, rank, view):
+def forgets(meetings, told):
     """Hear that a rank was replaced, and tell nobody who waits for it."""
-    meetings._view = view
+    meetings._view, meetings._in_view = told.view, told.members or meetings._members
     return []
 
 

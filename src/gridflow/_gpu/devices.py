@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _SMI: Final = "nvidia-smi"
 #: Without persistence mode, the driver is loaded for each call, which takes seconds on big hosts.
@@ -200,12 +200,23 @@ def server_config(limit: int | None, gpus: int) -> Any:
     return tf.compat.v1.ConfigProto(gpu_options=options(experimental=experimental))
 
 
+#: The environment of a process that was forked, instead of started with it.
+_given: dict[str, str] = {}
+
+
+def forked_with(environment: Mapping[str, str]) -> None:
+    """Note the environment of this process, which was forked."""
+    _given.update(environment)
+
+
 def first_environment() -> dict[str, str]:
     """Return the environment that this process was started with.
 
     Spark reuses its Python workers, so changes of ``os.environ`` by an earlier task stay. The
-    kernel keeps the original block, which no one changes.
+    kernel keeps the original block, which no one changes. An agent that was forked has another one.
     """
+    if _given:
+        return dict(_given)
     block = Path("/proc/self/environ").read_bytes().decode(errors="surrogateescape")
     pairs = (entry.partition("=") for entry in block.split("\0") if "=" in entry)
     return {name: value for name, _, value in pairs}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from gridflow._agent import guardian
 from gridflow._agent.forkserver import messages
 from gridflow._agent.procfs import behind_name
+from gridflow._gpu import devices
 from gridflow._wire.channel import CHANNEL_VARIABLE
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def agent(request: dict[str, Any], descriptors: Sequence[int], server: int) -> N
     os.environ.update(request["environment"])
     fresh_python(request["work_dir"])
     show_command(request["command"])
+    devices.forked_with(request["environment"])
     main = importlib.import_module(AGENT_PROGRAM)
     sys.argv = [str(main.__file__)]
     main.main(server)
