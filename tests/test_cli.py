@@ -498,8 +498,12 @@ def test_run_on_spark_starts_every_role(job):
 @pytest.mark.slow
 def test_the_script_for_spark_submit_runs_the_job(job, tmp_path):
     """The rendered script itself, with the real spark-submit and a master on this machine."""
-    command = "command=[sh, -c, 'echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN']"
-    server = "{command: [sh, -c, 'echo I am serving; sleep 300'], args: []}"
+    serves = tmp_path / "serves"  # servers end with the job: it mustn't end before they begin
+    own = (
+        f"until [ -e {serves} ]; do sleep 0.1; done; echo I am $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN"
+    )
+    command = f"command=[sh, -c, '{own}']"
+    server = f"{{command: [sh, -c, 'echo I am serving; touch {serves}; sleep 300'], args: []}}"
     roles = f"roles={{worker: {{env: {{OWN: variable}}}}, ps: {server}}}"
     words = ["render", "-t", "spark-submit-standalone", job, "--set", command, "--set", roles]
     script = tmp_path / "submit.sh"
