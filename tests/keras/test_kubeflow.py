@@ -105,6 +105,6 @@ def test_the_chief_tells_trainer_where_it_asks_for_it(monkeypatch, is_chief, url
     monkeypatch.delenv("KUBEFLOW_TRAINER_SERVER_URL", raising=False)
     if url:
         monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", url)
-    runtime = SimpleNamespace(is_chief=is_chief, tensorboard_dir=None)
+    runtime = SimpleNamespace(is_chief=is_chief, chief_changes=False)
     found = build(runtime, checkpoint=False)
     assert any(isinstance(each, TrainerStatus) for each in found) == expected
