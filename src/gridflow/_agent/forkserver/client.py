@@ -376,7 +376,7 @@ class Forked:
         if self._handle is None:
             return -signal.SIGKILL  # nothing else ends a guardian silently
         poll = select.poll()
-        poll.register(self._handle)
+        poll.register(self._handle, select.POLLIN)
         poll.poll()
         return -signal.SIGTERM  # which agents get when their server was killed
 
