@@ -53,12 +53,7 @@ def agent(request: dict[str, Any], descriptors: Sequence[int], server: int) -> N
         os.dup2(descriptor, place)
         os.close(descriptor)
     close_all_but()
-    os.umask(request["umask"])
-    os.chdir(request["work_dir"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    fresh_python(request["work_dir"])
-    show_command(request["command"])
+    _move_in(request, request["environment"])
     devices.forked_with(request["environment"])
     main = importlib.import_module(AGENT_PROGRAM)
     sys.argv = [str(main.__file__)]
@@ -161,18 +156,23 @@ def _train(
     os.dup2(output, 2)
     os.close(null)
     close_all_but(channel, *inherited)
-    os.umask(request["umask"])
-    os.chdir(request["work_dir"])
     # With what libraries set while the server imported them, as they would have done here.
     environment = {**request["environment"], **by_imports, CHANNEL_VARIABLE: str(channel)}
-    os.environ.clear()
-    os.environ.update(environment)
-    fresh_python(request["work_dir"])
-    show_command(request["command"])
+    _move_in(request, environment)
     from gridflow._training import main
 
     sys.argv = [str(main.__file__)]
     main.main()
+
+
+def _move_in(request: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Take the place, the environment and the command line of the process that was asked for."""
+    os.umask(request["umask"])
+    os.chdir(request["work_dir"])
+    os.environ.clear()
+    os.environ.update(environment)
+    fresh_python(request["work_dir"])
+    show_command(request["command"])
 
 
 def wake_by_signals() -> tuple[int, int]:

@@ -27,14 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["EpochSource", "of_absent"]
 
 
+def _rows_missed(
+    plan: BatchPlan | FirstPlan, absences: Sequence[Absence], epoch: int, replicas: int = 1
+) -> int:
+    """Return the rows of an epoch's batches for which a rank was away."""
+    return sum(
+        plan.rows_before(stop * replicas) - plan.rows_before(start * replicas)
+        for start, stop in missed_batches(absences, epoch, plan.steps // replicas)
+    )
+
+
 def of_absent(
     dataset: str, rank: int, epoch: int, plan: BatchPlan, absences: Sequence[Absence]
 ) -> EpochRecord:
     """Return what a rank was fed in an epoch that ended while it was away."""
-    missed = sum(
-        plan.rows_before(stop) - plan.rows_before(start)
-        for start, stop in missed_batches(absences, epoch, plan.steps)
-    )
+    missed = _rows_missed(plan, absences, epoch)
     return EpochRecord(
         dataset,
         rank,
@@ -228,12 +235,7 @@ class EpochSource(Source):
 
     def _missed(self, epoch: int, plan: BatchPlan | FirstPlan) -> int:
         """Return how many rows of an epoch this rank didn't feed, as it was away."""
-        return sum(
-            plan.rows_before(stop * self.replicas) - plan.rows_before(start * self.replicas)
-            for start, stop in missed_batches(
-                self.counter.absences, epoch, plan.steps // self.replicas
-            )
-        )
+        return _rows_missed(plan, self.counter.absences, epoch, self.replicas)
 
     def _report_missed(self, epoch: int) -> None:
         """Say what epochs weren't fed that ended while this rank was away.
