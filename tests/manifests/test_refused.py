@@ -70,6 +70,7 @@ DESCRIPTIONS = [
     ("roles: {worker: {replicas: -1}}", "roles.worker.replicas", "at least 0"),
     ("roles: {worker: {replicas: 10001}}", "roles.worker.replicas", "at most 10,000"),
     ("roles: {worker: {replicas: 2.5}}", "roles.worker.replicas", "whole number"),
+    ("roles: {worker: {replicas: [2, 8]}}", "roles.worker.replicas", "groups of TensorFlow's"),
     ("roles: {worker: {replicsa: 2}}", "roles.worker.replicsa", "Did you mean 'replicas'"),
     ("roles: {worker: {}, ps: {args: [x]}}", "roles.ps.args", "takes no args"),
     ("roles: {worker: {command: []}}", "roles.worker.command", "without a chief"),

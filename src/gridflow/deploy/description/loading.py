@@ -32,6 +32,11 @@ _COMPARED: Final = {
     "serve": ("volumes",),
     "tensorboard": ("volumes",),
 }
+#: Why the number of a role's tasks isn't a range.
+_IS_FIXED: Final = (
+    " The programs of a job file form groups of TensorFlow's, which can't change. Workers come and "
+    "go with TensorflowDistributor(num_workers=(least, most)), on Spark or on this machine."
+)
 
 
 class _Bad(Exception):
@@ -210,7 +215,8 @@ class _Reader:
 
     def _scalar(self, wanted: type, node: Node, path: str) -> Any:
         if isinstance(node.value, (dict, list)) or (node.null and wanted is not str):
-            self.refuse(path, f"must be {_article(wanted)}, got {node.kind()}.", node.where)
+            hint = _IS_FIXED if path.startswith("roles.") and path.endswith(".replicas") and not node.null else ""
+            self.refuse(path, f"must be {_article(wanted)}, got {node.kind()}.{hint}", node.where)
         text: str = node.value
         if wanted is str:
             if node.null and text:
