@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridflow import errors
+from gridflow import LocalLauncher, Restarts, TensorflowDistributor, errors
 
 ROWS = 64
 
@@ -62,3 +62,32 @@ def test_after_a_death_training_goes_on_exactly_from_the_checkpoint(distribute):
         np.testing.assert_allclose(have, want, atol=1e-6)
     for name, values in undisturbed["history"].items():
         np.testing.assert_allclose(result.value["history"][name], values, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_on_torch_the_others_go_on_from_the_step_after_which_a_rank_died():
+    pytest.importorskip("torch")
+
+    def run(victim, **options):
+        distributor = TensorflowDistributor(
+            2,
+            backend="torch",
+            launcher=LocalLauncher(),
+            seed=4,
+            logs="none",
+            progress=False,
+            **options,
+        )
+        return distributor.run(train, victim, data=rows())
+
+    undisturbed = run(None).value
+    result = run(1, restarts=Restarts(max_replacements=1))
+    (attempt,) = result.attempts
+    assert [(each.task, each.signal) for each in attempt.replaced] == [("worker:1", "SIGKILL")]
+    for value in result.values:
+        for have, want in zip(value["weights"], undisturbed["weights"], strict=True):
+            np.testing.assert_allclose(have, want, atol=1e-6)
+    for name, values in undisturbed["history"].items():
+        found = result.value["history"][name]
+        # That of the second epoch lacks what the rank had counted until it died.
+        np.testing.assert_allclose(found[::2], values[::2], rtol=1e-5)

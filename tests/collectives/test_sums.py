@@ -149,7 +149,7 @@ def tensors_exchanged(rank):
 def through_the_group(group, rank):
     from gridflow._collectives import tensors
 
-    tensors.use(group)
+    tensors.EXCHANGE.group = group
     return tensors_exchanged(rank)
 
 

@@ -73,6 +73,7 @@ def train(ctx, deaths, folder, victim="process", seconds=0.05):
 
     with ctx.strategy.scope():
         model = model_of(keras)
+    initial = model.get_weights()
     watch = Watch()
     callbacks = [*ctx.callbacks(), chief_only(Log()), watch]
     history = model.fit(dataset(ctx), epochs=EPOCHS, verbose=0, callbacks=callbacks)
@@ -80,6 +81,7 @@ def train(ctx, deaths, folder, victim="process", seconds=0.05):
         "rank": ctx.rank,
         "members": watch.members,
         "changes": watch.changes,
+        "initial": initial,
         "weights": model.get_weights(),
         "epochs": len(history.history["loss"]),
         "met": ctx.all_gather(ctx.rank),
@@ -121,11 +123,12 @@ def parts():
     return list(run(batches, workers=WORKERS).values)
 
 
-def by_one_process(members):
+def by_one_process(initial, members):
     """Return the weights of one process on the batches of those that took part in each step."""
     import keras
 
     model, everyone = model_of(keras), parts()
+    model.set_weights(initial)
     for step in sorted(members):
         place = (step - 1) % len(everyone[0])
         x, y = zip(*(everyone[rank][place] for rank in members[step]), strict=True)
@@ -144,7 +147,7 @@ def check(result):
     there = [value for value in result.values if value is not None]
     members, steps = there[0]["members"], len(parts()[0])
     assert sorted(members) == list(range(1, EPOCHS * steps + 1))
-    expected = by_one_process(members)
+    expected = by_one_process(there[0]["initial"], members)
     for value in there:
         assert value["epochs"] == EPOCHS
         for mine, wanted in zip(value["weights"], expected, strict=True):
@@ -188,20 +191,23 @@ def tf_events(path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("deaths", "seen"),
+    ("deaths", "seen", "backend"),
     [
-        ({1: [7]}, [3, 2, 3]),
-        ({0: [7]}, [3, 2, 3]),
-        ({0: [7], 2: [9]}, [3, 2, 1]),
+        ({1: [7]}, [3, 2, 3], "tensorflow"),
+        ({0: [7]}, [3, 2, 3], "tensorflow"),
+        ({0: [7], 2: [9]}, [3, 2, 1], "tensorflow"),
+        ({0: [7], 2: [9]}, [3, 2, 1], "torch"),
     ],
-    ids=["a worker", "the chief", "two"],
+    ids=["a worker", "the chief", "two", "two on torch"],
 )
 def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
-    deaths, seen, tmp_path, no_leaks
+    deaths, seen, backend, tmp_path, no_leaks
 ):
     del no_leaks
+    pytest.importorskip(backend)
     heard = Heard()
-    result = run(train, deaths, str(tmp_path), "process", 0.15, observers=[heard])
+    told = {"observers": [heard], "backend": backend}
+    result = run(train, deaths, str(tmp_path), "process", 0.15, **told)
     first = check(result)
     assert sizes(first["members"])[: len(seen)] == seen
     assert sizes(first["members"])[-1] == WORKERS

@@ -207,6 +207,18 @@ class HostGroup:
         # The others add zeros.
         return self.all_reduce(everyone).view(mine.dtype).reshape(self.size, *mine.shape)
 
+    def of_rank(self, values: np.ndarray[Any, Any], rank: int) -> np.ndarray[Any, Any]:
+        """Return the values of one rank, to the bit.
+
+        `values`: Of the same shape and type on all ranks.
+        Raises `PeerGone`, `TimeoutError`, `RanksDiffer`: As `all_reduce`.
+        """
+        mine = np.asarray(values, order="C")
+        raw = mine.reshape(-1).view(np.uint8)
+        # The others add zeros.
+        total = self.all_reduce(raw if self.rank == rank else np.zeros_like(raw))
+        return total.view(mine.dtype).reshape(mine.shape)
+
     def leave(self) -> None:
         """Tell the others that this rank takes part in no more sums: they would wait for it."""
         with self._lock:

@@ -187,10 +187,10 @@ class Restarts:
     max_replacements : int, default 0
         How many workers of a group may be replaced while the others go on: when the process of one
         is killed, exits or is frozen, or its agent or executor is lost, the others keep theirs,
-        wait for a new one, and repeat only the step that was interrupted. For ``fit`` of Keras 3
-        and tf_keras on TensorFlow under ``strategy="multi_worker_mirrored"``, without GPUs and with
-        `ctx.callbacks`; what can't go on so restarts as a whole, if ``max_restarts`` or ``policy``
-        allow it. Replacements don't count toward these. See ``docs/failure.md``.
+        wait for a new one, and repeat only the step that was interrupted. For ``fit`` of tf_keras,
+        and of Keras 3 on TensorFlow or torch, under ``strategy="multi_worker_mirrored"``, without
+        GPUs and with `ctx.callbacks`; what can't go on so restarts as a whole, if ``max_restarts``
+        or ``policy`` allow it. Replacements don't count toward these. See ``docs/failure.md``.
 
     Raises
     ------

@@ -15,7 +15,7 @@ import contextlib
 import importlib
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,10 +34,21 @@ if TYPE_CHECKING:
 
     from gridflow._collectives.host import HostGroup
     from gridflow._feed.plan.counter import Absence
-    from gridflow._keras.group.exchange import GroupExchange
     from gridflow._keras.runtime import Runtime
 
 _METRICS = "metrics"
+
+
+class _Exchange(Protocol):
+    """What exchanges values with the other ranks.
+
+    `group`: Through which; None: with nobody yet.
+    `is_joining`: Whether variables keep the first values that this rank gives them, as they will
+        get those that the others have.
+    """
+
+    group: HostGroup | None
+    is_joining: bool
 
 
 class Regrouping:
@@ -53,7 +64,7 @@ class Regrouping:
         self, runtime: Runtime, form: Callable[[], HostGroup | None], *, is_new: bool
     ) -> None:
         self._runtime, self._form, self.is_new = runtime, form, is_new
-        self._exchange: GroupExchange | None = None
+        self._exchange: _Exchange | None = None
         self.saver: CheckpointAndResume | None = None
         #: Whether the fit has yet to begin where the others took it up again, and what this rank
         #: knew then; None in a new process.
@@ -73,7 +84,7 @@ class Regrouping:
         #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
         self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
-    def use(self, exchange: GroupExchange) -> None:
+    def use(self, exchange: _Exchange) -> None:
         """Exchange values through it; in a new process, once it has joined."""
         self._exchange = exchange
         exchange.is_joining = self.is_new
@@ -182,6 +193,8 @@ class Regrouping:
             except PeerGone:
                 continue  # another one was lost
             self._is_entering = True
+            if self._exchange is not None:
+                self._exchange.is_joining = True
             return True
         return False
 
@@ -191,7 +204,7 @@ class Regrouping:
         self._runtime.agreement.join(group, in_steps=True)
 
     def _take(self, mine: Checkpoint | None) -> None:
-        assert self._exchange is not None
+        assert self._group is not None
         place = [-1, -1, -1] if mine is None else [mine.fit, mine.epoch, mine.step]
         content = b"" if mine is None else _written(mine)
         news = json.dumps([place, len(content), self._histories, self._absences]).encode()
@@ -201,10 +214,10 @@ class Regrouping:
         if places[furthest][0] < 0:
             raise GridflowError("connection closed by peer: no rank knows where the fit was")
         padded = np.zeros(everyone[furthest][1], np.uint8)
-        if self._exchange.place == furthest:
+        if self._group.rank == furthest:
             padded[:] = np.frombuffer(content, np.uint8)
         path = self._runtime.work_dir / "interrupted.npz"
-        path.write_bytes(self._exchange.of_chief(padded, chief=furthest).tobytes())
+        path.write_bytes(self._group.of_rank(padded, furthest).tobytes())
         there = Checkpoint.read(path)
         if mine is None:
             self._awaits, self._past = there.fit, everyone[furthest][2]
@@ -241,13 +254,13 @@ class Regrouping:
 
     def _metrics(self, mine: Checkpoint | None, there: Checkpoint) -> list[np.ndarray]:
         """Return the sums of the parts of all ranks that are left."""
-        assert self._exchange is not None
+        assert self._group is not None
         shapes = [entry.value for entry in there.group(_METRICS)]
         parts = [] if mine is None else [entry.value for entry in mine.group(_METRICS)]
         if len(parts) != len(shapes) or (mine is not None and mine.epoch != there.epoch):
             parts = [np.zeros_like(each) for each in shapes]
         flat = np.concatenate([[0.0], *(each.astype(np.float64).ravel() for each in parts)])
-        total = self._exchange.group.all_reduce(flat)[1:]
+        total = self._group.all_reduce(flat)[1:]
         ends = np.cumsum([each.size for each in shapes], dtype=np.int64)
         return [
             part.reshape(like.shape).astype(like.dtype)

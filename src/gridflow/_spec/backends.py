@@ -117,6 +117,7 @@ _FACTS: Final = (
         "torch",
         ("torch", "keras"),
         "torch",
+        can_replace=True,
         has_random_state=True,
         export_packages={
             "saved_model": ("tensorflow", "torch_xla"),
@@ -173,6 +174,11 @@ def check(
 def sharing_gpus() -> str:
     """Name the backends whose ranks may share a GPU, for a message."""
     return " and ".join(repr(facts.name) for facts in _FACTS if facts.shares_gpus)
+
+
+def replacing() -> str:
+    """Name the backends on which a rank's process can be replaced, for a message."""
+    return " or ".join(repr(facts.name) for facts in _FACTS if facts.can_replace)
 
 
 def needed(backend: str, strategy: str) -> tuple[str, ...]:

@@ -84,18 +84,19 @@ class JobSpec:
             "Programs(patches=False)": not training.programs.patches,
         }
         found = [reason for reason, holds in reasons.items() if holds]
+        possible = (
+            f"strategy='multi_worker_mirrored' and backend={backends.replacing()} without GPUs"
+        )
         if self.least is not None and found:
             raise InvalidArgument(
                 f"workers can't come and go (num_workers=({self.least}, {self.num_workers})) with "
-                f"{found[0]}: use strategy='multi_worker_mirrored' and backend='tensorflow' "
-                f"without GPUs, or num_workers={self.num_workers}."
+                f"{found[0]}: use {possible}, or num_workers={self.num_workers}."
             )
         if self.max_replacements and found:
             raise InvalidArgument(
                 f"workers can't be replaced while the others go on with {found[0]}: use "
-                "strategy='multi_worker_mirrored' and backend='tensorflow' without GPUs, or "
-                f"max_restarts={self.max_replacements}, which restarts the group from its last "
-                "checkpoint."
+                f"{possible}, or max_restarts={self.max_replacements}, which restarts the group "
+                "from its last checkpoint."
             )
 
     @property

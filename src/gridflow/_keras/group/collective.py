@@ -104,13 +104,11 @@ class CollectiveExchange:
             return tf.function(self.concatenated, autograph=False)(values, axis)
         return self._launcher.all_gather(values, axis)
 
-    def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
-        """Return the value of one rank. Not for graphs."""
+    def of_chief(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the value of the first rank. Not for graphs."""
         mine = np.asarray(value)
         sent = mine.astype(np.int32) if mine.dtype == bool else mine
-        total = self._launcher.all_reduce(
-            tf.constant(sent if self.rank == chief else np.zeros_like(sent))
-        )
+        total = self._launcher.all_reduce(tf.constant(np.zeros_like(sent) if self.rank else sent))
         found: np.ndarray[Any, Any] = total.numpy().astype(mine.dtype).reshape(mine.shape)
         return found
 

@@ -257,14 +257,11 @@ class GroupExchange:
         found = np.array([*texts, None], object)[:-1]
         return found.reshape(-1, *mine.shape[1:])
 
-    def of_chief(self, value: np.ndarray[Any, Any], chief: int = 0) -> np.ndarray[Any, Any]:
-        """Return the value of one rank of those that are there, to the bit. Not for graphs."""
-        mine = np.asarray(value, order="C")
+    def of_chief(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the value of the first rank of those that are there. Not for graphs."""
         if self.size == 1 or self.group is None:
-            return mine
-        raw = mine.reshape(-1).view(np.uint8)
-        total = self.group.all_reduce(raw if self.place == chief else np.zeros_like(raw))
-        found: np.ndarray[Any, Any] = total.view(mine.dtype).reshape(mine.shape)
+            return np.asarray(value, order="C")
+        found: np.ndarray[Any, Any] = self.group.of_rank(value, 0)
         return found
 
     def _call(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gridflow._keras.results import is_tensorflow
 from gridflow._keras.resume import state
 from gridflow._keras.resume.checkpoint_file import Entry
 
@@ -35,6 +36,7 @@ class LastStep:
         ]
         self._read = _reader(model, self._early)
         self._values: Sequence[Any] = ()
+        self._random: list[Entry] = []
         self.note()
 
     @classmethod
@@ -52,6 +54,7 @@ class LastStep:
     def note(self) -> None:
         """Note that a step is complete."""
         self._values = self._read()
+        self._random = state.backends_random_states(self._model)
 
     @property
     def is_whole(self) -> bool:
@@ -84,11 +87,13 @@ class LastStep:
             )
             for group, found in self._groups.items()
             for each in found
-        ]
+        ] + self._random
 
 
 def _reader(model: Any, variables: Sequence[Any]) -> Any:
     """Return a function that reads variables on this rank, without the others."""
+    if not is_tensorflow(model):
+        return lambda: [np.array(each.numpy()) for each in variables]
     import tensorflow as tf
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]

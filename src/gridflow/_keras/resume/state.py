@@ -80,7 +80,7 @@ def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
         for i, variable in enumerate(found)
     ] + [
         *(Entry("averages", f"{i}", array) for i, array in enumerate(arrays)),
-        *_random_states(model),
+        *backends_random_states(model),
     ]
 
 
@@ -159,7 +159,7 @@ def set_random_states(checkpoint: Checkpoint) -> None:
             registry.hooks_of("keras").set_random_states(states)
 
 
-def _random_states(model: Any) -> list[Entry]:
+def backends_random_states(model: Any) -> list[Entry]:
     """Return the backend's own random states, from which Keras's layers draw without a seed."""
     if is_tensorflow(model) or not backends.of(_backend()).has_random_state:
         return []

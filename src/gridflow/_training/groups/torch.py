@@ -22,19 +22,31 @@ _BACKLOG: Final = 1024
 
 
 def join(process: TaskProcess, timeout: float) -> None:
-    """Wait for all ranks."""
+    """Wait for all ranks.
+
+    Ranks that can be replaced are in no group of torch's, whose members couldn't change.
+    """
     import torch
     from torch import distributed
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(base.cores(process))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    tensors.EXCHANGE.is_of_several = True
+    goes_on = process.regrouping
+    if goes_on is not None:
+        _refuse_gpus(count)
+        goes_on.use(tensors.EXCHANGE)
+        if goes_on.is_new:
+            return  # it joins with its first fit
     with cpu.announced(process, base.own_gpus(count)) as meet:
         group, gpus = meet()
     is_own = cpu.adds_up(process, gpus)
     if is_own:
-        tensors.use(group)
+        tensors.EXCHANGE.group = group
     process.agreement.join(group, in_steps=is_own and not any(gpus))
+    if goes_on is not None:
+        return
     transport = _transport(gpus)
     base.await_first(process)
     host, port = base.address(process.cluster_spec, 0)
@@ -56,6 +68,15 @@ def join(process: TaskProcess, timeout: float) -> None:
         rank=process.rank,
         world_size=process.num_workers,
     )
+
+
+def _refuse_gpus(count: int) -> None:
+    """Refuse GPUs where ranks can be replaced."""
+    if count:
+        raise GridflowError(
+            f"workers on torch can't come and go, or be replaced, if they use GPUs; here {count} "
+            "are visible. Hide them with env={'CUDA_VISIBLE_DEVICES': ''}, or use max_restarts=."
+        )
 
 
 def _transport(everyone: Sequence[Sequence[str]]) -> str:

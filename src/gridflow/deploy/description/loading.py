@@ -32,6 +32,7 @@ _COMPARED: Final = {
     "serve": ("volumes",),
     "tensorboard": ("volumes",),
 }
+_REPLICAS: Final = re.compile(r"roles\.[^.]+\.replicas")
 #: Why the number of a role's tasks isn't a range.
 _IS_FIXED: Final = (
     " The programs of a job file form groups of TensorFlow's, which can't change. Workers come and "
@@ -215,7 +216,7 @@ class _Reader:
 
     def _scalar(self, wanted: type, node: Node, path: str) -> Any:
         if isinstance(node.value, (dict, list)) or (node.null and wanted is not str):
-            hint = _IS_FIXED if path.startswith("roles.") and path.endswith(".replicas") and not node.null else ""
+            hint = "" if node.null or not _REPLICAS.fullmatch(path) else _IS_FIXED
             self.refuse(path, f"must be {_article(wanted)}, got {node.kind()}.{hint}", node.where)
         text: str = node.value
         if wanted is str:

@@ -15,6 +15,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from gridflow._collectives.tensors import is_of_several
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.registry import Patch
 
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TRAINER: Final = private_parts.trainer()
-
-
-def is_group() -> bool:
-    """Return whether several processes train one model."""
-    return bool(distributed.is_available() and distributed.is_initialized())
 
 
 class _ExchangesError(Exception):
@@ -98,5 +94,5 @@ def fix() -> Patch:
         "count once for each process; processes with fewer steps to test are waited for forever",
         _exchanges,
         _patch,
-        is_group,
+        is_of_several,
     )

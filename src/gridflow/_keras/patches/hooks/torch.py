@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from torch import distributed
 
 import keras
 from gridflow._collectives import tensors as exchange
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.bugs.torch_groups import is_group
 from gridflow._keras.patches.hooks import compiling, fits, gradients, group, saving
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
@@ -32,7 +30,7 @@ FIT: Final = group.FIT
 
 def average(tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors' means over all ranks. All must call it, with the same shapes."""
-    return [each / distributed.get_world_size() for each in exchange.add_up(tensors)]
+    return [each / exchange.EXCHANGE.size for each in exchange.add_up(tensors)]
 
 
 def sums(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -43,10 +41,12 @@ def sums(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def averaging() -> Callable[[Sequence[Any]], list[Any]] | None:
     """Return the function that averages over ranks with separate states; None if alone."""
-    return average if is_group() else None
+    return average if exchange.is_of_several() else None
 
 
 def _broadcast(variables: list[Any]) -> None:
+    if exchange.EXCHANGE.is_joining:
+        return
     with torch.no_grad():
         for variable in variables:
             values = variable.value.data
@@ -61,7 +61,7 @@ class _Ranks:
 
     @property
     def size(self) -> int:
-        return int(distributed.get_world_size())
+        return exchange.EXCHANGE.size
 
     def mean_gradients(self, grads: Sequence[Any]) -> list[Any]:
         """Return the means of gradients over the rows of all ranks."""
@@ -163,9 +163,9 @@ def set_random_states(states: Sequence[np.ndarray]) -> None:
 
 
 HOOKS: Final = (
-    group.same_weights(TRAINER, _broadcast, is_group),
-    Hook("gradients and losses are those of all ranks' rows", _average, is_group),
-    Hook("logs are those of all processes", _add_up_logs, is_group),
+    group.same_weights(TRAINER, _broadcast, exchange.is_of_several),
+    Hook("gradients and losses are those of all ranks' rows", _average, exchange.is_of_several),
+    Hook("logs are those of all processes", _add_up_logs, exchange.is_of_several),
     # Each rank evaluates alone anyway, and its logs are those of all ranks.
     group.hook(
         TRAINER,
