@@ -19,9 +19,11 @@ MARK: Final = "GRIDFLOW_CHAOS"
 TRAINING, AGENT = "gridflow._training.main", "gridflow._agent.main"
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 _EVERYWHERE: Final = ("none", "kill", "kill", "kill twice", "stop", "starve", "no disk")
+_OF_ELASTIC: Final = (*_EVERYWHERE, "kill an agent", *["kill again and again"] * 5)
 #: By the job's kind.
 FAULTS: Final = {
-    "elastic": (*_EVERYWHERE, "kill an agent", *["kill again and again"] * 5),
+    "elastic": _OF_ELASTIC,
+    "elastic on torch": _OF_ELASTIC,
     "on Spark": (*_EVERYWHERE, "kill an executor", "kill an executor"),
     "old program": (*_EVERYWHERE, "kill an executor"),
     "two hosts": ("none", "kill", "kill an agent", "cut", "cut", "cut for good"),

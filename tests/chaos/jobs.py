@@ -125,9 +125,10 @@ def train_among_members(ctx: Any, log: str) -> Any:
 
     with ctx.strategy.scope():
         model = build(keras)
+    initial = model.get_weights()
     rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
     model.fit(rows, epochs=LONG, verbose=0, callbacks=[*ctx.callbacks(), Log()])
-    return int(model.optimizer.iterations.numpy()), model.get_weights()
+    return int(model.optimizer.iterations.numpy()), initial, model.get_weights()
 
 
 def read_batches(ctx: Any) -> Any:
@@ -231,10 +232,10 @@ class Elastic(Trained):
     those that took part in each step.
     """
 
-    def __init__(self, folder: str, workers: int) -> None:
+    def __init__(self, folder: str, workers: int, backend: str = "tensorflow") -> None:
         self._batches, self._log = parts(workers), Path(folder, "members")
         super().__init__(
-            workers_here(folder, (1, workers)),
+            workers_here(folder, (1, workers), backend=backend),
             train_among_members,
             steps_of(workers) // EPOCHS * LONG,
             str(self._log),
@@ -242,22 +243,25 @@ class Elastic(Trained):
         )
 
     def problems(self, result: Any) -> list[str]:
-        steps, weights = result.value
+        steps, initial, weights = result.value
         if steps != self.steps:
             return [f"{steps} steps instead of {self.steps}"]
         if len(result.attempts) > 1:
             return []
         # A step that only a rank has finished that was lost then is made again by the others.
         said = [tuple(map(int, line.split())) for line in self._log.read_text().splitlines()]
-        expected = self._by_one_process({step: ranks for step, *ranks in said})
+        expected = self._by_one_process(initial, {step: ranks for step, *ranks in said})
         pairs = zip(weights, expected, strict=True)
         worst = max(np.abs(mine - theirs).max() for mine, theirs in pairs)
         return [f"weights differ by {worst:.2g}"] if worst > CLOSE else []
 
-    def _by_one_process(self, members: dict[int, list[int]]) -> list[np.ndarray]:
+    def _by_one_process(
+        self, initial: list[np.ndarray], members: dict[int, list[int]]
+    ) -> list[np.ndarray]:
         import keras
 
         model = build(keras)
+        model.set_weights(initial)
         for step in sorted(members):
             place = (step - 1) % len(self._batches[0])
             x, y = zip(*(self._batches[rank][place] for rank in members[step]), strict=True)
@@ -450,6 +454,7 @@ KINDS: Final[dict[str, Callable[[str, int], Job]]] = {
     "pulled": pulled,
     "replaced": functools.partial(pulled, restarts=Restarts(max_replacements=3)),
     "elastic": Elastic,
+    "elastic on torch": functools.partial(Elastic, backend="torch"),
     "parameter servers": on_servers,
     "pushed": Pushed,
     "on Spark": on_spark,

@@ -37,6 +37,7 @@ def _cluster():
         ("pulled", "stop"),
         ("replaced", "kill an agent"),
         ("elastic", "kill"),
+        ("elastic on torch", "kill"),
         ("parameter servers", "kill"),
         ("pushed", "starve"),
         pytest.param("on Spark", "kill an executor", marks=_ON_SPARK),
@@ -47,5 +48,7 @@ def _cluster():
 def test_what_goes_wrong_ends_right_or_in_an_error_that_names_a_task(kind, fault):
     if kind == "two hosts" and (os.geteuid() or shutil.which("ip") is None):
         pytest.skip("network namespaces need root and the command ip")
+    if kind == "elastic on torch":
+        pytest.importorskip("torch")
     end = end_of(kind, fault, random.Random(3))
     assert not end.startswith("WRONG"), end
