@@ -11,8 +11,9 @@ import sys
 from pyspark.sql import SparkSession
 
 from gridflow import Role, SparkLauncher, TensorflowDistributor
-from gridflow.testing.deaths import kill_task
+from gridflow.testing.deaths import kill_task, process_of
 from suite.data_service import BATCH, train
+from suite.waiting import wait_for
 
 
 def read(ctx, count):
@@ -27,7 +28,16 @@ def read(ctx, count):
             found[-1] += batch.numpy().tolist()
             if part and ctx.is_chief and place == 2:
                 kill_task(ctx, "dispatcher:0")
+    if ctx.is_chief:  # the job mustn't end before its driver has heard of it
+        wait_for(lambda: is_there(ctx, "dispatcher:0"), "another dispatcher")
     return found
+
+
+def is_there(ctx, task):
+    try:
+        return process_of(ctx, task).is_running()
+    except ProcessLookupError:
+        return False
 
 
 def trained_twice(ctx):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from gridflow._spec.cluster import Task
 from gridflow._wire.channel import AGENT_VARIABLE
 
 if TYPE_CHECKING:
+    import psutil
+
     from gridflow._training.context import TrainingContext
 
 
@@ -49,15 +52,19 @@ def kill_task(ctx: TrainingContext, task: str) -> int:
     ProcessLookupError
         If the task has no process on this machine.
     """
+    process = process_of(ctx, task)
+    process.kill()
+    return int(process.pid)
+
+
+def process_of(ctx: TrainingContext, task: str) -> psutil.Process:
+    """Return the training process of a task of this job, as `kill_task` finds it."""
     import psutil
 
     prefix = task_prefix(ctx.job, Task.parse(task))
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             # Compare all arguments: the guardian's command line contains the program, too.
             if process.cmdline()[1:] == TRAINING_PROGRAM and prefix in process.cwd():
-                process.kill()
-                return int(process.pid)
-        except psutil.Error:
-            continue
+                return process
     raise ProcessLookupError(f"{task} has no training process on this machine")
