@@ -10,9 +10,11 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.machine import JobMachine
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.policies import Restarts
+from gridflow._spec.cluster import Task
 from gridflow._wire import commands, reports
 
 WHY = "its executor 1 is being decommissioned"
+THREE = tuple(Task("worker", rank) for rank in range(3))
 
 
 class Moving(Story):
@@ -125,6 +127,50 @@ def test_a_failure_of_the_program_on_a_leaving_executor_is_still_its_own():
     story.hears(1, reports.Failed(failure(1, kind="exception")))
     story.wait(2)
     assert type(story.finished().error) is errors.TrainingFailed
+
+
+def elastic(least):
+    story = Story(
+        tasks=THREE,
+        strategy="multi_worker_mirrored",
+        replacements=5,
+        agents=True,
+        least=least,
+    )
+    return story.train()
+
+
+def leaves(story, rank):
+    return story(ev.AgentLeaving, 1, rank, WHY)
+
+
+@pytest.mark.parametrize("how", ["agent", "process"])
+def test_where_workers_come_and_go_the_others_go_on_without_one_that_is_taken_back(how):
+    story = elastic(2)
+    (said,) = leaves(story, 1)
+    assert said.text == f"worker:1: {WHY}. The others go on when it is gone"
+    if how == "agent":
+        said, sent, another = story(ev.AgentLost, 1, 1, "its executor died")
+        assert another == ev.ReplaceAgent(1, 1)
+    else:
+        killed = failure(1, kind="signal", tasks=THREE)
+        said, sent = story.hears(1, reports.Failed(killed))
+    assert "2 of 3 workers go on until it is back" in said.text
+    assert sent.command.members == (0, 2)
+    (lost,) = story.machine.replaced
+    assert (lost.kind, lost.task) == ("preempted", "worker:1")
+    assert lost.summary.startswith(WHY)
+    assert story.phase is Phase.TRAINING
+
+
+def test_if_too_few_would_be_left_the_group_moves():
+    story = elastic(2)
+    leaves(story, 1)
+    assert "can't" not in leaves(story, 2)[0].text
+    (asked,) = [each for each in story.commands if isinstance(each, ev.Send)][-1:]
+    assert isinstance(asked.command, commands.AskToSave)
+    story(ev.AgentLost, 1, 1, "its executor died")
+    assert story.phase is Phase.COLLECTING
 
 
 def test_start_timeout_begins_anew_with_each_executor_that_comes():

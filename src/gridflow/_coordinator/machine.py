@@ -16,7 +16,8 @@
 
 When an agent's executor is about to be preempted (`AgentLeaving`), the group makes a checkpoint and
 goes straight to RELAUNCHING, as long as the policy allows it. Otherwise, or if no checkpoint can be
-made, the agent goes on until it is gone, which then isn't a failure of the program either.
+made, or if the others can do without it, the agent goes on until it is gone, which then isn't a
+failure of the program either.
 
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` then picks the cause.
@@ -365,12 +366,27 @@ class JobMachine:
             return self._move(at)
         if self.phase is not Phase.TRAINING or self._saves_to_move is not None:
             return []
+        if self._can_do_without(rank):
+            return [ev.Say(f"{self.tasks[rank]}: {detail}. The others go on when it is gone")]
         moves = self._saves_to_move = self._may_move()
         then = "moves" if moves else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
         # It tells the other ranks with its step, so that all save after the same one.
         chief = next((each for each in self._group if each not in self._away), self._chief)
         return [ev.Say(words), ev.Send(commands.AskToSave(self.generation, moves), (chief,))]
+
+    def _can_do_without(self, rank: int) -> bool:
+        """Return whether the others go on at once without a rank whose executor is preempted."""
+        leaving = {each for each in self._group if self._members[each].leaving}
+        left = len(self._group) - len({*self._away, *leaving, rank})
+        return (
+            self._replaces_agents
+            and rank in self._group
+            and len(self._group) > left >= self._least
+            and self._least < len(self._group)
+            and len(self.replaced) < self.max_replacements
+            and self._saves_to_move is None
+        )
 
     def _may_move(self) -> bool:
         return self.policy.restart([*self._causes(), self._preemption()])
@@ -548,11 +564,13 @@ class JobMachine:
 
     def _can_replace(self, rank: int, failure: TaskFailure) -> bool:
         member = self._members[rank]
-        if member.lost or not KINDS[failure.kind].is_replaced:
+        if member.lost:
             return False
+        is_replaced = KINDS[failure.kind].is_replaced
         if rank in self._group:
-            return self._can_go_on(rank, failure)
-        is_replaced = self.phase is Phase.TRAINING and self.parts[rank].is_replaced
+            is_replaced = is_replaced or failure.kind == PREEMPTED
+            return is_replaced and self._can_go_on(rank, failure)
+        is_replaced = is_replaced and self.phase is Phase.TRAINING and self.parts[rank].is_replaced
         return is_replaced and member.replacements < MOST_REPLACEMENTS
 
     def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
@@ -562,10 +580,10 @@ class JobMachine:
         if len(self.replaced) >= self.max_replacements or self._saves_to_move is not None:
             return False
         # What a program does to itself twice, it will do again.
-        is_programs = failure.signal != "SIGKILL" and failure.kind != "lost"
+        is_programs = failure.signal != "SIGKILL" and failure.kind not in {"lost", PREEMPTED}
         if is_programs and any(_are_alike(failure, each) for each in self.replaced):
             return False
-        if failure.kind == PREEMPTED:
+        if failure.kind == PREEMPTED and not self._can_do_without(rank):
             return False
         for each in self._group:
             other = self._members[each]
