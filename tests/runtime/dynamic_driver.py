@@ -3,8 +3,8 @@
 ``dynamic_driver.py FOLDER``: under dynamic allocation.
 ``dynamic_driver.py FOLDER HOW ALLOCATION``: a job alone, under ``dynamic`` or ``static``
 allocation, one of whose executors is taken back with its ``worker``, or ``evicted`` by itself; or
-that begins ``anew`` when there is no executor any more. ``steady`` is dynamic allocation that
-never wants fewer than two executors.
+that begins ``anew`` when there is no executor any more, or goes on ``without`` one. ``steady`` is
+dynamic allocation that never wants fewer than two executors.
 """
 
 import json
@@ -87,6 +87,7 @@ def evict(spark, _, name):
     }
     (executor,) = [each for each, line in lines.items() if all(word in line for word in own)]
     executor.send_signal(signal.SIGPWR)
+    return executor
 
 
 def train_elsewhere(distributor, folder, data, take_back):
@@ -120,6 +121,26 @@ def train_elsewhere(distributor, folder, data, take_back):
             [attempt.resumed_from, attempt.failure and attempt.failure.to_dict()]
             for attempt in result.attempts
         ],
+    }
+
+
+def go_on_without(spark, folder):
+    """Return what became of a job whose workers come and go when an executor is taken back."""
+    train = test_resume.train, None, watched(folder)
+    distributor = distributor_on(spark)((1, 2), **test_resume.OPTIONS)
+    job = distributor.start(*train, data={"train": frame(spark)})
+    until(lambda: len(list(folder.glob("here-*"))) == 2, job)
+    executor = evict(spark, None, job._run.executors(1)[1])
+    until(lambda: job._run._machine._members[1].leaving, job)
+    executor.kill()  # as Kubernetes does after a while
+    (folder / "go").touch()
+    result = job.result()
+    return {
+        "steps": sum(1 for _ in (folder / "steps-0-0").open()),
+        "sizes": [size for attempt in result.attempts for _, size in attempt.sizes],
+        "replaced": [each.kind for attempt in result.attempts for each in attempt.replaced],
+        "preemptions": result.preemptions,
+        "ledger": result.ledger.check(),
     }
 
 
@@ -187,6 +208,9 @@ def main(folder, how=None, allocation=None):
         if how == "anew":
             spark = session(cluster, spark_cores_max="1")
             told = {"anew": begin_anew(spark, cluster)}
+        elif how == "without":
+            spark = session(cluster, **ALLOCATIONS[allocation])
+            told = go_on_without(spark, folder)
         elif how:
             spark = session(cluster, **ALLOCATIONS[allocation])
             data = {"train": frame(spark)}

@@ -258,6 +258,18 @@ def test_a_job_moves_when_it_loses_a_worker_or_an_executor_under_either_allocati
     check_moved(told_by_driver(tmp_path, how, allocation)["job"], tmp_path, uninterrupted)
 
 
+@pytest.mark.timeout(450)
+def test_where_workers_come_and_go_the_others_go_on_without_an_executor_that_is_taken_back(
+    tmp_path,
+):
+    told = told_by_driver(tmp_path, "without", "static")
+    assert told["steps"] >= EPOCHS * STEPS
+    assert told["sizes"][0] == 1
+    assert told["replaced"] == ["preempted"]
+    assert told["preemptions"] == 0
+    assert told["ledger"] == []
+
+
 def test_another_run_goes_on_from_what_a_failed_one_left_in_checkpoint_dir(uninterrupted, tmp_path):
     from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed
 
