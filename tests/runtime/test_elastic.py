@@ -222,6 +222,42 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
         assert told == ["away", "back"]
 
 
+def keep_statistics(ctx, folder):
+    """Train; note the moving mean of BatchNormalization around each step. Rank 1 dies once."""
+    import keras
+
+    class Note(keras.callbacks.Callback):
+        def note(self, when):
+            step = int(self.model.optimizer.iterations.numpy())
+            np.save(Path(folder, f"{when}-{ctx.rank}-{step}"), norm.moving_mean.numpy())
+            return step
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.note("before")
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.05)
+            if self.note("after") == 7 and ctx.rank == 1 and not Path(folder, "dead").exists():
+                Path(folder, "dead").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with ctx.strategy.scope():
+        norm = keras.layers.BatchNormalization()
+        model = keras.Sequential([keras.Input((4,)), norm, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(dataset(ctx), epochs=1, verbose=0, callbacks=[*ctx.callbacks(), Note()])
+
+
+@pytest.mark.slow
+def test_moving_statistics_are_those_of_all_that_are_left(tmp_path):
+    run(keep_statistics, str(tmp_path))
+    own = [np.load(tmp_path / f"after-{rank}-7.npy") for rank in (0, 2)]
+    assert abs(own[0] - own[1]).max() > 1e-3
+    for rank in (0, 2):
+        found = np.load(tmp_path / f"before-{rank}-7.npy")
+        np.testing.assert_allclose(found, (own[0] + own[1]) / 2, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rank", [0, 2])

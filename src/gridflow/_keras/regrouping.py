@@ -26,6 +26,7 @@ from gridflow._keras.patches import private_parts
 from gridflow._keras.results import flavour_of
 from gridflow._keras.resume.callback import CheckpointAndResume, count_fit, fits_begun
 from gridflow._keras.resume.checkpoint_file import Checkpoint
+from gridflow._keras.resume.interrupted import MEANS, SUMS, joined
 from gridflow._keras.runtime import begin_fit
 from gridflow.errors import GridflowError
 
@@ -222,7 +223,7 @@ class Regrouping:
         if mine is None:
             self._awaits, self._past = there.fit, everyone[furthest][2]
         self._count_absences(there, everyone[furthest][3])
-        there.with_values(_METRICS, self._metrics(mine, there)).write(path)
+        self._with_all(there, mine).write(path)
         self._runtime.resume_from = path
 
     def _count_absences(self, there: Checkpoint, so_far: dict[str, list[list[Any]]]) -> None:
@@ -252,19 +253,36 @@ class Regrouping:
                     counter.tell_missed(int(rank), _of_dataset(at, absences))
             absences.append([now, None])
 
-    def _metrics(self, mine: Checkpoint | None, there: Checkpoint) -> list[np.ndarray]:
-        """Return the sums of the parts of all ranks that are left."""
+    def _with_all(self, there: Checkpoint, mine: Checkpoint | None) -> Checkpoint:
+        """Return the state with the metrics and statistics of all ranks that are left."""
+        is_of_epoch = mine is not None and mine.epoch == there.epoch
+        _, metrics = self._added_up(_METRICS, there, mine if is_of_epoch else None)
+        count, means = self._added_up(MEANS, there, mine)
+        _, sums = self._added_up(SUMS, there, mine)
+        means = [(each / count).astype(each.dtype) for each in means]
+        return joined(there.with_values(_METRICS, metrics), means, sums)
+
+    def _added_up(
+        self, group: str, there: Checkpoint, mine: Checkpoint | None
+    ) -> tuple[float, list[np.ndarray]]:
+        """Return how many ranks have values of a group of entries, and their sums.
+
+        `there`: Has values of the same shapes.
+        `mine`: This rank's; None: it has none.
+        """
         assert self._group is not None
-        shapes = [entry.value for entry in there.group(_METRICS)]
-        parts = [] if mine is None else [entry.value for entry in mine.group(_METRICS)]
-        if len(parts) != len(shapes) or (mine is not None and mine.epoch != there.epoch):
+        shapes = [entry.value for entry in there.group(group)]
+        parts = [] if mine is None else [entry.value for entry in mine.group(group)]
+        has_parts = len(parts) == len(shapes) and mine is not None
+        if not has_parts:
             parts = [np.zeros_like(each) for each in shapes]
-        flat = np.concatenate([[0.0], *(each.astype(np.float64).ravel() for each in parts)])
-        total = self._group.all_reduce(flat)[1:]
-        ends = np.cumsum([each.size for each in shapes], dtype=np.int64)
-        return [
+        wide = (each.astype(np.float64).ravel() for each in parts)
+        flat = np.concatenate([[float(has_parts)], *wide])
+        count, *_ = total = self._group.all_reduce(flat)
+        ends = 1 + np.cumsum([each.size for each in shapes], dtype=np.int64)
+        return float(count), [
             part.reshape(like.shape).astype(like.dtype)
-            for part, like in zip(np.split(total, ends), shapes, strict=False)
+            for part, like in zip(np.split(total, [1, *ends])[1:], shapes, strict=False)
         ]
 
 

@@ -75,6 +75,15 @@ def of_layers(model: Any) -> list[Any]:
     ]
 
 
+def of_rank(model: Any) -> list[tuple[Any, np.ndarray | None]]:
+    """Return what this rank has changed by itself since `synchronise`.
+
+    Returns: Variables that are averaged, with None; and those that are summed, with the values that
+        the ranks last had in common.
+    """
+    return [*((each, None) for each in diverging(model)), *model.__dict__.get(_COMMON, [])]
+
+
 def begin(model: Any) -> None:
     """Note what all ranks start a fit with."""
     common = [(each, np.array(each)) for each in _summed(model)]
@@ -132,10 +141,12 @@ def shares(model: Any, metrics: list[Any]) -> list[np.ndarray]:
 
 
 def _synchronise_ranks(model: Any) -> int:
-    average = registry.hooks_of("keras").averaging()
+    hooks = registry.hooks_of("keras")
+    average = hooks.averaging()
     if average is None:
         return 0
-    number = _add_up(model, registry.hooks_of("keras").sums)
+    hooks.share_random_states()
+    number = _add_up(model, hooks.sums)
     found = diverging(model)
     if found:
         means = average([variable.value for variable in found])

@@ -30,8 +30,9 @@ _SCALES: Final = ("dynamic_scale", "current_loss_scale")
 class Entry:
     """A variable's value.
 
-    `group`: ``model``, ``optimizer``, ``metrics``, ``random``, ``averages`` (of local steps), or
-        ``callbacks``.
+    `group`: ``model``, ``optimizer``, ``metrics``, ``random``, ``averages`` (of local steps),
+        ``callbacks``, or the backend's random states. After an interrupted step also this rank's
+        part of ``means`` and ``sums`` (`gridflow._keras.resume.interrupted`).
     `name`: Path or name of the variable, for messages. Variables are matched by group and order,
         because Keras numbers layer names by what the process has created before.
     `is_trained`: Whether it is learned; others may be infinite, as a mask is.

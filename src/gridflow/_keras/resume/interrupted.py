@@ -7,16 +7,23 @@ read after each step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gridflow._keras import statistics
 from gridflow._keras.results import is_tensorflow
 from gridflow._keras.resume import state
 from gridflow._keras.resume.checkpoint_file import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gridflow._keras.resume.checkpoint_file import Checkpoint
+
+#: Groups of entries: this rank's part of statistics that are averaged, and added up.
+MEANS: Final = "means"
+SUMS: Final = "sums"
 
 
 class LastStep:
@@ -78,7 +85,7 @@ class LastStep:
         others = [each for each in everything if id(each) not in known]
         for each, value in zip(others, _reader(self._model, others)(), strict=True):
             known[id(each)] = value
-        return [
+        entries = [
             Entry(
                 group,
                 state.name_of(each),
@@ -87,7 +94,38 @@ class LastStep:
             )
             for group, found in self._groups.items()
             for each in found
-        ] + self._random
+        ]
+        return entries + self._random + self._statistics(entries)
+
+    def _statistics(self, entries: list[Entry]) -> list[Entry]:
+        """Return this rank's part of what ranks average or add up, by its place in the model."""
+        places = {id(each): place for place, each in enumerate(self._groups["model"])}
+        found = []
+        for variable, common in statistics.of_rank(self._model):
+            place = places.get(id(variable))
+            if place is None:
+                continue  # a metric's
+            value = entries[place].value
+            if common is None:
+                found.append(Entry(MEANS, f"{place}", value))
+            else:
+                found.append(Entry(SUMS, f"{place}", value - common))
+        return found
+
+
+def joined(
+    there: Checkpoint, means: Sequence[np.ndarray], sums: Sequence[np.ndarray]
+) -> Checkpoint:
+    """Return a state with the statistics of all ranks.
+
+    `means`, `sums`: In the order of its entries in these groups, of all ranks.
+    """
+    values = [entry.value for entry in there.group("model")]
+    for entry, mean in zip(there.group(MEANS), means, strict=True):
+        values[int(entry.name)] = mean
+    for entry, total in zip(there.group(SUMS), sums, strict=True):
+        values[int(entry.name)] = values[int(entry.name)] - entry.value + total
+    return there.with_values("model", values)
 
 
 def _reader(model: Any, variables: Sequence[Any]) -> Any:

@@ -301,7 +301,7 @@ def _from(
     if last and start.step >= last:
         setattr(data, _ENDED, True)
         start.ready()
-        data.data_adapter.on_epoch_end()
+        _end(data, is_of_pass=data.steps_per_epoch is None)
         return
     data._current_iterator = iterator = incremental.iterator_of(data)
     if not incremental.goes_on(data):
@@ -317,7 +317,13 @@ def _from(
         # steps_per_epoch Keras keeps the iterator, and keeps counting across epochs.
         data._steps_seen = seen if data.steps_per_epoch else step
         yield step, step + stride - 1, iterator
-    if data.steps_per_epoch is None or (data._num_batches and seen >= data._num_batches):
+    is_all = data._num_batches and seen >= data._num_batches
+    _end(data, is_of_pass=bool(data.steps_per_epoch is None or is_all))
+
+
+def _end(data: Any, *, is_of_pass: bool) -> None:
+    """End an epoch, and a pass over the data if that ends with it."""
+    if is_of_pass:
         # Elsewhere Keras makes an iterator at an epoch's end, too: some draw a random number.
         whole = data.steps_per_epoch is None and data._num_batches
         makes_another = whole and not _is_on_tensorflow(data)

@@ -17,7 +17,7 @@ from gridflow._collectives import tensors as exchange
 from gridflow._keras.neutral import numbers
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.bugs import shares
-from gridflow._keras.patches.hooks import compiling, fits, gradients, group, saving
+from gridflow._keras.patches.hooks import compiling, fits, gradients, group, position, saving
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 
@@ -119,6 +119,8 @@ def _average() -> None:
 
 def _add_up_logs() -> None:
     def of_all(original: Any, self: Any, logs: Any) -> Any:
+        if not logs and position.has_ended(self):
+            logs = self.get_metrics_result()
         variables = self.metrics_variables
         own = [variable.value.detach().clone() for variable in variables]
         if own:
@@ -160,6 +162,16 @@ def set_random_states(states: Sequence[np.ndarray]) -> None:
     torch.set_rng_state(first)
     for gpu, state in enumerate(of_gpus[: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(state, gpu)
+
+
+def share_random_states() -> None:
+    """Let all ranks draw the chief's random numbers from here on. All must call it.
+
+    Those with fewer rows in a batch have drawn fewer of them.
+    """
+    device = torch.cuda.is_available()  # a process trains on one, and all have one or none
+    states = random_states()[: 1 + device]
+    set_random_states([exchange.of_chief(torch.from_numpy(each)).numpy() for each in states])
 
 
 HOOKS: Final = (
