@@ -163,12 +163,12 @@ def test_where_workers_come_and_go_the_others_go_on_without_one_that_is_taken_ba
     assert story.phase is Phase.TRAINING
 
 
-def test_if_too_few_would_be_left_the_group_moves():
+def test_if_too_few_would_be_left_all_make_a_checkpoint():
     story = elastic(2)
     leaves(story, 1)
-    assert "can't" not in leaves(story, 2)[0].text
-    (asked,) = [each for each in story.commands if isinstance(each, ev.Send)][-1:]
-    assert isinstance(asked.command, commands.AskToSave)
+    said, asked = leaves(story, 2)
+    assert "The group makes a checkpoint" in said.text
+    assert asked == ev.Send(commands.AskToSave(0, stays=False), (0,))
     story(ev.AgentLost, 1, 1, "its executor died")
     assert story.phase is Phase.COLLECTING
 
