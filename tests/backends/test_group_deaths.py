@@ -16,6 +16,15 @@ def rows():
     return {"rows": {"x": x, "y": (x @ [1.0, 2.0, -1.0]).astype("float32")}}
 
 
+def build(keras):
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(4), layers.Dropout(0.3), layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+    return model
+
+
 def train(ctx, victim):
     """Train; in the second epoch of the first generation a rank is killed."""
     import os
@@ -23,11 +32,7 @@ def train(ctx, victim):
 
     import keras
 
-    layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((3,)), layers.Dense(4), layers.Dropout(0.3), layers.Dense(1)]
-    )
-    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+    model = build(keras)
 
     class Murder(keras.callbacks.Callback):
         epoch = 0
@@ -72,11 +77,7 @@ def train_with_validation(ctx, death, folder):
 
     import keras
 
-    layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((3,)), layers.Dense(4), layers.Dropout(0.3), layers.Dense(1)]
-    )
-    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+    model = build(keras)
 
     class Murder(keras.callbacks.Callback):
         epoch = 0

@@ -382,10 +382,8 @@ class JobMachine:
         return (
             self._replaces_agents
             and rank in self._group
-            and len(self._group) > left >= self._least
-            and self._least < len(self._group)
+            and left >= self._least  # never where all of them are needed
             and len(self.replaced) < self.max_replacements
-            and self._saves_to_move is None
         )
 
     def _may_move(self) -> bool:

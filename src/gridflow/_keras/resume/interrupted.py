@@ -105,7 +105,7 @@ class LastStep:
             place = places.get(id(variable))
             if place is None:
                 continue  # a metric's
-            value = entries[place].value
+            value = entries[place].value  # the model's come first
             if common is None:
                 found.append(Entry(MEANS, f"{place}", value))
             else:
