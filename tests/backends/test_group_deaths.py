@@ -70,7 +70,10 @@ def test_after_a_death_training_goes_on_exactly_from_the_checkpoint(distribute):
 
 
 def train_with_validation(ctx, death, folder):
-    """Train; at ``death``, the kind of a batch and its number in the second epoch, rank 1 dies."""
+    """Train; at ``death``, the kind of a batch and its number in the second epoch, rank 1 dies.
+
+    Or before its fit; the weights of its new process are others until then.
+    """
     import os
     import signal
     from pathlib import Path
@@ -80,7 +83,7 @@ def train_with_validation(ctx, death, folder):
     model = build(keras)
 
     class Murder(keras.callbacks.Callback):
-        epoch = 0
+        epoch = 1
 
         def on_epoch_begin(self, epoch, logs=None):
             self.epoch = epoch
@@ -102,12 +105,15 @@ def train_with_validation(ctx, death, folder):
         for shuffle in (True, False)
     )
     callbacks = [*ctx.callbacks(tensorboard=False), Murder()]
+    if ctx.rank == 1 and Path(folder, "dead").exists():
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+    callbacks[-1].at("fit", 0)
     history = model.fit(data, epochs=3, validation_data=validation, verbose=0, callbacks=callbacks)
     return {"weights": model.get_weights(), "history": history.history}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("death", [("train", 5), ("train", 7), ("test", 3)], ids=str)
+@pytest.mark.parametrize("death", [("train", 5), ("train", 7), ("test", 3), ("fit", 0)], ids=str)
 def test_on_torch_the_others_go_on_from_the_step_after_which_a_rank_died(death, tmp_path):
     pytest.importorskip("torch")
 

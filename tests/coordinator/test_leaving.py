@@ -173,6 +173,15 @@ def test_if_too_few_would_be_left_all_make_a_checkpoint():
     assert story.phase is Phase.COLLECTING
 
 
+def test_one_that_dies_after_that_checkpoint_is_replaced_all_the_same():
+    story = elastic(2)
+    leaves(story, 1)
+    leaves(story, 2)
+    said, _ = story.hears(0, reports.Failed(failure(0, kind="signal", tasks=THREE)))
+    assert "2 of 3 workers go on" in said.text
+    assert story.phase is Phase.TRAINING
+
+
 def test_start_timeout_begins_anew_with_each_executor_that_comes():
     story = Story()
     story.wait(90)

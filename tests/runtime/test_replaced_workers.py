@@ -30,9 +30,10 @@ ROWS = {"x": X, "y": X[:, 0] ** 2}
 def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
     """Train; a rank dies once after each of its steps in ``deaths``, a dict of rank to steps.
 
-    Instead of a step: "again", as the fit begins once more after another death; or a float, so many
-    seconds after the third step, wherever that is. With two fits, steps of the first one count up
-    to 0. The victim is its process, its agent, or the executor.
+    Instead of a step: "first", before its variables are made; "between", before the second of two
+    fits; "again", as the fit begins once more after another death; or a float, so many seconds
+    after the third step, wherever that is. With two fits, steps of the first one count up to 0. The
+    victim is its process, its agent, or the executor. A new process draws other first values.
     """
     import importlib
     import threading
@@ -41,13 +42,6 @@ def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
     from gridflow.testing.deaths import agent_of_this_task
 
     keras = importlib.import_module(flavour)
-    before = ctx.all_gather(os.getpid())
-    keras.utils.set_random_seed(3)
-    with ctx.strategy.scope():
-        layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.2, seed=5)]
-        model = keras.Sequential([*layers, keras.layers.Dense(1)])
-        model.build((None, 4))
-        model.compile(keras.optimizers.Adam(0.01), "mse")
 
     def dies_once(when):
         mark = Path(folder, f"{ctx.rank}-{when}")
@@ -57,6 +51,16 @@ def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
             pids = {"process": os.getpid(), "agent": agent}
             os.kill(pids[victim] if victim in pids else executor_above(agent).pid, signal.SIGKILL)
             time.sleep(60)
+
+    before = ctx.all_gather(os.getpid())
+    is_new = any(Path(folder).glob(f"{ctx.rank}-*"))
+    keras.utils.set_random_seed(99 if is_new else 3)
+    dies_once("first")
+    with ctx.strategy.scope():
+        layers = [keras.layers.Dense(16, "relu"), keras.layers.Dropout(0.2, seed=5)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.build((None, 4))
+        model.compile(keras.optimizers.Adam(0.01), "mse")
 
     class Dies(keras.callbacks.Callback):
         def __init__(self, before=0):
@@ -87,6 +91,7 @@ def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
         callbacks = [*ctx.callbacks(), Dies(-2 * STEPS)]
         made = model.fit(rows(), epochs=2, verbose=0, callbacks=callbacks)
         first = made.history["loss"]
+        dies_once("between")
         model.layers[0].trainable = False
         with ctx.strategy.scope():
             model.compile(keras.optimizers.Adam(0.01), "mse")
@@ -137,8 +142,22 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "deaths",
-    [{1: [5]}, {0: [STEPS]}, {0: [STEPS + 2], 2: [STEPS + 2]}, {1: [5], 2: ["again"]}],
-    ids=["in an epoch", "the chief, at an epoch's end", "two at once", "one after the other"],
+    [
+        {1: [5]},
+        {0: [STEPS]},
+        {0: [STEPS + 2], 2: [STEPS + 2]},
+        {1: [5], 2: ["again"]},
+        {0: ["first"]},
+        {0: ["first"], 1: ["again"]},
+    ],
+    ids=[
+        "in an epoch",
+        "the chief, at an epoch's end",
+        "two at once",
+        "one after the other",
+        "before the fit",
+        "before the fit, and another as it begins",
+    ],
 )
 def test_the_others_go_on_in_their_processes_and_the_model_is_the_same(
     undisturbed, deaths, tmp_path
@@ -168,7 +187,7 @@ def test_wherever_a_rank_is_the_model_is_the_same(undisturbed, after, tmp_path):
 def test_a_new_process_passes_over_the_fits_that_the_others_have_behind_them(tmp_path):
     values = []
     # Also behind one that was taken up again when only its end was left.
-    for deaths in ({}, {0: [5]}, {1: [0], 0: [5]}):
+    for deaths in ({}, {0: [5]}, {1: [0], 0: [5]}, {0: ["between"]}):
         folder = tmp_path / str(len(values))
         folder.mkdir()
         values.append(run(train, deaths, str(folder), "keras", 2).value)

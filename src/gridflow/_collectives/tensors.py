@@ -18,11 +18,12 @@ class TensorExchange:
     `is_of_several`: Whether it trains a model with others, also if it has yet to join them.
     `is_joining`: Whether variables keep the first values that this rank gives them: they will get
         those that the others have.
+    `may_join_later`: Not used: no exchange on torch makes variables.
     """
 
     def __init__(self) -> None:
         self.group: HostGroup | None = None
-        self.is_of_several = self.is_joining = False
+        self.is_of_several = self.is_joining = self.may_join_later = False
 
     @property
     def size(self) -> int:

@@ -575,7 +575,7 @@ class JobMachine:
         """Return whether the group goes on once a rank has a new process, or a new agent."""
         if self.phase is not Phase.TRAINING or rank not in self._group:
             return False
-        if len(self.replaced) >= self.max_replacements or self._saves_to_move is not None:
+        if len(self.replaced) >= self.max_replacements or self._saves_to_move:
             return False
         # What a program does to itself twice, it will do again.
         is_programs = failure.signal != "SIGKILL" and failure.kind not in {"lost", PREEMPTED}

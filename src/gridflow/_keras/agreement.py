@@ -77,7 +77,8 @@ class Agreement:
         self._compares = compares
         self._group: HostGroup | None = None
         self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
-        self._initial_epoch = 0
+        #: At which epoch the program starts the fit that runs.
+        self.initial_epoch = 0
         self._asked = 0
         #: Whether the driver wants another group than the one that is here.
         self.has_changed: Callable[[], bool] = lambda: False
@@ -110,7 +111,7 @@ class Agreement:
 
         All ranks must call it.
         """
-        self._initial_epoch = initial_epoch
+        self.initial_epoch = initial_epoch
         if self._group is None:
             return list(callbacks)
         self._group.told = self._group.heard = 0
@@ -136,7 +137,7 @@ class Agreement:
 
         if self._is_in_fit:
             statistics.begin(model)
-            epoch = position.initial_epoch(model) or self._initial_epoch
+            epoch = position.initial_epoch(model) or self.initial_epoch
             self._compare(self._state(model, int(epoch)), starts=True)
 
     def step_ended(self, *, wants: bool) -> bool:

@@ -7,6 +7,10 @@ end the others missed. Then all start the fit there, as they would from a checkp
 TensorFlow, the model and its traced steps as they are. The new process has run the function up to
 its first fit; it passes over those that the others have behind them, and joins them in theirs.
 Until then it exchanges nothing, and its variables have first values of their own.
+
+Where no rank has begun the fit's first epoch, all begin the fit again. If one lacks what the others
+start from, because it is new or was interrupted as its variables were made, a rank that has it
+lends it to all once their models are built.
 """
 
 from __future__ import annotations
@@ -23,15 +27,17 @@ from gridflow._collectives.errors import GroupChanges, PeerGone, is_loss
 from gridflow._keras import own_callbacks
 from gridflow._keras.callbacks import EpochResults
 from gridflow._keras.patches import private_parts
+from gridflow._keras.patches.hooks import position
 from gridflow._keras.results import flavour_of
 from gridflow._keras.resume.callback import CheckpointAndResume, count_fit, fits_begun
 from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow._keras.resume.interrupted import MEANS, SUMS, joined
 from gridflow._keras.runtime import begin_fit
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from gridflow._collectives.host import HostGroup
     from gridflow._feed.plan.counter import Absence
@@ -46,10 +52,12 @@ class _Exchange(Protocol):
     `group`: Through which; None: with nobody yet.
     `is_joining`: Whether variables keep the first values that this rank gives them, as they will
         get those that the others have.
+    `may_join_later`: Whether it may become so if a rank is lost as variables are made.
     """
 
     group: HostGroup | None
     is_joining: bool
+    may_join_later: bool
 
 
 class Regrouping:
@@ -71,6 +79,12 @@ class Regrouping:
         #: knew then; None in a new process.
         self._is_entering = False
         self._mine: Checkpoint | None = None
+        #: Whether this rank starts from what the function has made of the model, and the place
+        #: among the ranks of the one that lends what it starts from to those that lack it.
+        self._has_start = not is_new
+        self._lender: int | None = None
+        #: Whether callbacks have begun the fit that runs, and whether it was lost before that.
+        self._has_begun = self._is_at_start = False
         #: In a new process: the number of the fit in which the others are, and what those before
         #: it have returned.
         self._awaits: int | None = None
@@ -88,7 +102,7 @@ class Regrouping:
     def use(self, exchange: _Exchange) -> None:
         """Exchange values through it; in a new process, once it has joined."""
         self._exchange = exchange
-        exchange.is_joining = self.is_new
+        exchange.is_joining, exchange.may_join_later = self.is_new, True
 
     def enter(self, model: Any, callbacks: Any) -> Any:
         """Join the others before a fit of a new process.
@@ -122,6 +136,30 @@ class Regrouping:
         model.history = history
         return history
 
+    def begins(self, saver: CheckpointAndResume) -> None:
+        """Let the callback that knows the state of a fit begin it."""
+        self.saver, self._has_begun = saver, True
+
+    def lent(self, make: Callable[[], Checkpoint]) -> Checkpoint | None:
+        """Return what all ranks start a fit from, if one lacks it. All must call it.
+
+        `make`: Returns this rank's; raises `InvalidArgument` if the model can't be built yet.
+        """
+        if self._lender is None:
+            return None
+        assert self._group is not None
+        content = b""
+        if self._group.rank == self._lender:
+            with contextlib.suppress(InvalidArgument):
+                content = _written(make())
+        lengths = self._runtime.agreement.gather(str(len(content)).encode())
+        length = int(lengths[self._lender])
+        if not length:
+            raise GridflowError("connection closed by peer: no rank could build the model")
+        there = Checkpoint.read(self._sent(content, length, self._lender, "start.npz"))
+        self._lender = None
+        return there
+
     def leave(self) -> None:
         """Leave the step that has ended, if the fit can go on from there: the group changes.
 
@@ -142,19 +180,24 @@ class Regrouping:
 
     def restored(self) -> None:
         """Note that the model of this process is that of the others."""
-        self._is_entering, self._mine = False, None
+        self._is_entering, self._mine, self._has_start = False, None, True
         if self._exchange is not None:
             self._exchange.is_joining = False
 
     def run(self, attempt: Callable[[], Any]) -> Any:
         """Make a fit, again and again if it was interrupted by the loss of a rank."""
+        began = [counter.pending for counter in self._runtime.epoch_counters]
         while True:
+            self._has_begun = False
             try:
-                history = attempt()
+                with self._keeps_first_values():
+                    history = attempt()
             except BaseException as error:
                 saver, self.saver = self.saver, None
                 if not is_loss(error) or not self._knows_state(saver):
                     raise
+                if self._is_at_start:
+                    position.tell(self._runtime.epoch_counters, began)
                 self._runtime.due.wait(waits=True)
                 if not self._go_on(self._mine):
                     raise
@@ -172,9 +215,33 @@ class Regrouping:
 
     def _knows_state(self, saver: CheckpointAndResume | None) -> bool:
         """Return whether this rank knows where the fit was, or that the others do."""
-        if not self._is_entering and saver is not None:
+        self._is_at_start = False
+        if self._is_entering or not self._has_start:
+            return True
+        if saver is not None:
             self._mine = saver.interrupted()
-        return self._is_entering or self._mine is not None
+        elif self._is_counted and not self._has_begun:
+            path = self._runtime.resume_from
+            is_resumed = path is not None and Checkpoint.read(path).fit == self._fit
+            self._is_at_start = not is_resumed
+        return self._is_at_start or self._mine is not None
+
+    @property
+    def _fit(self) -> int:
+        """The number of the fit that begins."""
+        return fits_begun(self._runtime)
+
+    @contextlib.contextmanager
+    def _keeps_first_values(self) -> Iterator[None]:
+        """Let no rank go on alone in a block if another one is lost as variables are made."""
+        if self._exchange is None:
+            yield
+            return
+        self._exchange.may_join_later = False
+        try:
+            yield
+        finally:
+            self._exchange.may_join_later = True
 
     def _note(self, history: Any) -> None:
         """Keep what a fit has returned, for processes that pass over it."""
@@ -190,12 +257,11 @@ class Regrouping:
             self._group = group
             self._use(group)
             try:
-                self._take(mine)
+                self._is_entering = self._take(mine)
             except PeerGone:
                 continue  # another one was lost
-            self._is_entering = True
             if self._exchange is not None:
-                self._exchange.is_joining = True
+                self._exchange.is_joining = self._is_entering or self._lender is not None
             return True
         return False
 
@@ -204,36 +270,63 @@ class Regrouping:
         self._exchange.group = group
         self._runtime.agreement.join(group, in_steps=True)
 
-    def _take(self, mine: Checkpoint | None) -> None:
-        assert self._group is not None
-        place = [-1, -1, -1] if mine is None else [mine.fit, mine.epoch, mine.step]
+    def _take(self, mine: Checkpoint | None) -> bool:
+        """Take the state of the rank that is furthest; return False if none has begun the fit."""
         content = b"" if mine is None else _written(mine)
-        news = json.dumps([place, len(content), self._histories, self._absences]).encode()
-        everyone = [json.loads(each) for each in self._runtime.agreement.gather(news)]
+        counters = [list(each.pending) for each in self._runtime.epoch_counters]
+        news = [self._place(mine), len(content), self._histories, self._absences, counters]
+        told = self._runtime.agreement.gather(json.dumps(news).encode())
+        everyone = [json.loads(each) for each in told]
         places = [each[0] for each in everyone]
         furthest = places.index(max(places))
-        if places[furthest][0] < 0:
+        (fit, epoch, _), length, past, absences, counters = everyone[furthest]
+        has_begun = epoch >= 0
+        if fit < 0 or not (has_begun or {each[0] for each in places} <= {-1, fit}):
             raise GridflowError("connection closed by peer: no rank knows where the fit was")
-        padded = np.zeros(everyone[furthest][1], np.uint8)
-        if self._group.rank == furthest:
-            padded[:] = np.frombuffer(content, np.uint8)
-        path = self._runtime.work_dir / "interrupted.npz"
-        path.write_bytes(self._group.of_rank(padded, furthest).tobytes())
-        there = Checkpoint.read(path)
         if mine is None:
-            self._awaits, self._past = there.fit, everyone[furthest][2]
-        self._count_absences(there, everyone[furthest][3])
+            self._awaits, self._past = fit, past
+        self._lender = None
+        if not has_begun:
+            lacks = any(each != [fit, -1, 1] for each in places)
+            self._lender = furthest if lacks else None
+            self._count_absences(counters, absences)
+            return False
+        path = self._sent(content, length, furthest, "interrupted.npz")
+        there = Checkpoint.read(path)
+        self._count_absences([list(each) for each in there.counters], absences)
         self._with_all(there, mine).write(path)
         self._runtime.resume_from = path
+        return True
 
-    def _count_absences(self, there: Checkpoint, so_far: dict[str, list[list[Any]]]) -> None:
+    def _place(self, mine: Checkpoint | None) -> list[int]:
+        """Return the fit, the epoch, and its complete steps; -1 where nothing is known.
+
+        Before the first epoch: whether all variables have the first values of all ranks.
+        """
+        if mine is not None:
+            return [mine.fit, mine.epoch, mine.step]
+        if not self._is_at_start:
+            return [-1, -1, -1]
+        return [self._fit, -1, int(self._exchange is None or not self._exchange.is_joining)]
+
+    def _sent(self, content: bytes, length: int, sender: int, name: str) -> Path:
+        """Return a file with the bytes of one rank."""
+        assert self._group is not None
+        padded = np.zeros(length, np.uint8)
+        if self._group.rank == sender:
+            padded[:] = np.frombuffer(content, np.uint8)
+        path = self._runtime.work_dir / name
+        path.write_bytes(self._group.of_rank(padded, sender).tobytes())
+        return path
+
+    def _count_absences(self, place: list[list[int]], so_far: dict[str, list[list[Any]]]) -> None:
         """Note who has left and who has come, at a position in the data."""
         assert self._group is not None
         self.ranks = tuple(self._group.names)
         self._absences = so_far
         for rank in range(self._runtime.num_workers):
-            place = [list(each) for each in there.counters]
-            note(so_far.setdefault(str(rank), []), place, is_there=rank in self.ranks)
+            here = [list(each) for each in place]
+            note(so_far.setdefault(str(rank), []), here, is_there=rank in self.ranks)
         for at, counter in enumerate(self._runtime.epoch_counters):
             counter.absences = _of_dataset(at, so_far[str(self._runtime.rank)])
 

@@ -35,6 +35,12 @@ class GoesOn(Protocol):
     def enter(self, model: Any, callbacks: Any) -> Any:
         """Join the others before a fit of a new process, or pass over it: return its History."""
 
+    def begins(self, saver: Any) -> None:
+        """Let the callback that knows the state of a fit begin it."""
+
+    def lent(self, make: Callable[[], Any]) -> Any:
+        """Return what all ranks start a fit from, if one lacks it; `make` returns this rank's."""
+
     def leave(self) -> None:
         """Leave the step that has ended, if the fit can go on from there: the group changes."""
 

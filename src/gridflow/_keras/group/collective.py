@@ -27,7 +27,7 @@ class CollectiveExchange:
     """
 
     #: Ranks can't be replaced in TensorFlow's own group.
-    is_joining = False
+    is_joining = may_join_later = False
 
     def __init__(self, strategy: Any, wire: Any = None, most: int = 0) -> None:
         self._wire, self._most = wire, most

@@ -52,13 +52,14 @@ class GroupExchange:
         rank is the only one, or has yet to join the others.
     `is_joining`: Whether variables keep the first values that this rank gives them: it takes
         another one's place, and will get the values that the others have.
+    `may_join_later`: Whether it may become so if a rank is lost as variables are made.
     """
 
     def __init__(
         self, group: HostGroup | None, rank: int = 0, size: int = 1, wire: Any = None
     ) -> None:
         self.group = group
-        self.is_joining = False
+        self.is_joining = self.may_join_later = False
         self.rank, self.size = rank, size
         self._wire = None if wire is None else np.dtype(wire.as_numpy_dtype)
         self._is_compiling = False

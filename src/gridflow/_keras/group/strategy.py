@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
+from gridflow._collectives.errors import PeerGone
 from gridflow._keras.group import data, steps, variables
 from gridflow._keras.patches.bugs import shares
 from gridflow.errors import InvalidArgument
@@ -195,7 +196,13 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
             mine = tf.convert_to_tensor(mine, dtype)
             if mine.dtype in {tf.string, tf.resource, tf.variant}:
                 return mine
-            found = self.exchange.of_chief(mine.numpy())
+            try:
+                found = self.exchange.of_chief(mine.numpy())
+            except PeerGone:
+                if not self.exchange.may_join_later:
+                    raise
+                self.exchange.is_joining = True  # a fit gives all ranks the same values
+                found = mine.numpy()
         # Not a tensor from outside of the function that may be traced here: it couldn't be lifted.
         return functools.partial(tf.constant, found, mine.dtype) if callable(value) else found
 

@@ -134,7 +134,7 @@ class CheckpointAndResume(NeutralCallback):
         self._awaited = 0
         self._last = None
         if self._goes_on is not None:
-            self._goes_on.saver = self
+            self._goes_on.begins(self)
         if self._runtime.resume_from is not None:
             there = Checkpoint.read(self._runtime.resume_from)
             # An older checkpoint must not replace the one that is still needed.
@@ -152,6 +152,10 @@ class CheckpointAndResume(NeutralCallback):
 
     def begun(self) -> None:
         """Restore what can be restored before the first epoch; all callbacks have begun the fit."""
+        self._note_positions()
+        if self._goes_on is not None and self._resumed is None:
+            self._at, self._last = (self._initial_epoch, 0), self._last_step()
+            self._resumed = self._goes_on.lent(self._start)
         is_restored = self._resumed is not None
         keeps = self._runtime.is_chief or self._goes_on is not None
         if self._all is not None and (keeps or is_restored):
@@ -161,9 +165,29 @@ class CheckpointAndResume(NeutralCallback):
             self._resume(self._resumed)
         elif keeps:
             self._before = self._remember()
+        self._note_positions()
+
+    def _note_positions(self) -> None:
         self._pending = [counter.pending for counter in self._runtime.epoch_counters]
         self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
+
+    @property
+    def _initial_epoch(self) -> int:
+        return position.initial_epoch(self.model) or self._runtime.agreement.initial_epoch
+
+    def _start(self) -> Checkpoint:
+        """Return what the fit starts from, before its first epoch.
+
+        Raises `InvalidArgument`: The model isn't built, and can't be.
+        """
+        building.build(self.model, self.flavour)
+        entries = LastStep.of(self.model, self.flavour).entries()
+        return self._made(self._initial_epoch, 0, _Memories(), entries)
+
+    def _last_step(self) -> LastStep | None:
+        is_built = self.model.built and private_parts.is_optimizer_built(self.model.optimizer)
+        return LastStep.of(self.model, self.flavour) if is_built else None
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Begin the epoch without the other callbacks if need be."""
@@ -181,8 +205,7 @@ class CheckpointAndResume(NeutralCallback):
         if self._goes_on is not None:
             self._goes_on.restored()
             self._goes_on.begun(self._all or ())
-            is_built = private_parts.is_optimizer_built(self.model.optimizer)
-            self._last = LastStep.of(self.model, self.flavour) if is_built else None
+            self._last = self._last_step()
 
     def _restore(self, there: Checkpoint) -> None:
         position.forget(self.model, self.flavour)
@@ -432,7 +455,7 @@ class CheckpointAndResume(NeutralCallback):
         None if this rank can't tell: callbacks have seen different things, or the model isn't
         built. Of metrics, it has this rank's part.
         """
-        if self._all is None or self.is_telling:
+        if self._all is None or self.is_telling or self._resumed is not None:
             return None
         due, self._due = self._due, None
         if due is not None and due.func == self._save_epoch:  # all callbacks have seen its end
