@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from gridflow import (
     chief_only,
     observers,
 )
+from gridflow.testing.deaths import process_of
+from suite.waiting import wait_for
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
 _X = np.random.default_rng(0).normal(size=(603, 4)).astype("float32")
@@ -110,7 +113,11 @@ class Heard(observers.Observer):
             self.tasks.append((name, state))
 
 
-def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS, **options):
+def run(function, *args, **options):
+    return start(function, *args, **options).result()
+
+
+def start(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS, **options):
     distributor = TensorflowDistributor(
         workers,
         "multi_worker_mirrored",
@@ -121,7 +128,7 @@ def run(function, *args, workers=(1, WORKERS), launcher=None, data=ROWS, **optio
         deadlines=Deadlines(run=250),
         **options,
     )
-    return distributor.run(function, *args, data={"train": data})
+    return distributor.start(function, *args, data={"train": data})
 
 
 @functools.cache
@@ -228,6 +235,20 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     for rank in deaths:
         told = [state for name, state in heard.tasks if name == f"worker:{rank}"]
         assert told == ["away", "back"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_others_begin_without_one_that_dies_before_all_have_met(tmp_path):
+    handle = start(train, {}, str(tmp_path), "process", 0.15)
+    job = SimpleNamespace(job=handle._run.job.id)
+
+    def process_that_starts():
+        return handle.state == "starting" and process_of(job, "worker:0")
+
+    wait_for(process_that_starts, "worker:0", ignoring=(ProcessLookupError,)).kill()
+    result = handle.result()
+    assert sizes(check(result)["members"]) == [WORKERS - 1, WORKERS]
 
 
 def keep_statistics(ctx, folder):

@@ -11,11 +11,14 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Restarts, SparkLauncher, TensorflowDistributor, TrainingFailed
+from gridflow.testing.deaths import process_of
+from suite.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +117,11 @@ def train(ctx, deaths, folder, flavour="keras", fits=1, victim="process"):
     }
 
 
-def run(function, *args, replacements=2, launcher=None, data=ROWS, workers=WORKERS, **options):
+def run(function, *args, **options):
+    return start(function, *args, **options).result()
+
+
+def start(function, *args, replacements=2, launcher=None, data=ROWS, workers=WORKERS, **options):
     distributor = TensorflowDistributor(
         workers,
         "multi_worker_mirrored",
@@ -125,7 +132,7 @@ def run(function, *args, replacements=2, launcher=None, data=ROWS, workers=WORKE
         progress=False,
         **options,
     )
-    return distributor.run(function, *args, data={"train": data})
+    return distributor.start(function, *args, data={"train": data})
 
 
 def kept(value):
@@ -182,6 +189,22 @@ def test_wherever_a_rank_is_the_model_is_the_same(undisturbed, after, tmp_path):
     value = run(train, {1: [after]}, str(tmp_path)).value
     assert value["iterations"] == undisturbed["iterations"]
     np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_dies_before_all_have_met_is_replaced(undisturbed, rank, tmp_path):
+    handle = start(train, {}, str(tmp_path))
+    job, task = SimpleNamespace(job=handle._run.job.id), f"worker:{rank}"
+
+    def process_that_starts():
+        return handle.state == "starting" and process_of(job, task)
+
+    wait_for(process_that_starts, task, ignoring=(ProcessLookupError,)).kill()
+    result = handle.result()
+    assert [each.failure for each in result.attempts] == [None]
+    assert [each.task for each in result.attempts[0].replaced] == [task]
+    np.testing.assert_allclose(result.value["weights"], undisturbed["weights"], atol=1e-6)
+    assert result.ledger.check() == []
 
 
 def test_a_new_process_passes_over_the_fits_that_the_others_have_behind_them(tmp_path):

@@ -613,6 +613,9 @@ class Process:
 
     def _introduce(self) -> None:
         self.joined = self.heard_view
+        if self.joined and not (self.is_ready or self.is_new):
+            self.is_ready = True  # it doesn't wait for the others before its first fit
+            self._report(reports.Ready(generation=self.generation))
         if self._plan.workers == 1:
             self._join()
             return
@@ -865,7 +868,8 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
         raise Broken(f"nothing went wrong, and the job failed: {error}")
     goes_on = {"kill"} if plan.launches == "barrier" else {"kill", "agent killed"}
     are_kills = set(kinds) <= goes_on and 0 < len(kinds) <= plan.replacements
-    is_training = set(world.struck.values()) <= {Phase.TRAINING}
+    goes_on_in = {Phase.TRAINING} | ({Phase.STARTING} if set(kinds) <= {"kill"} else set())
+    is_training = set(world.struck.values()) <= goes_on_in
     spaced = all(b.at - a.at > 20 for a, b in itertools.pairwise(plan.faults))
     if are_kills and is_training and spaced and plan.workers > 1 and error is not None:
         raise Broken(f"who was killed wasn't replaced: {error}")

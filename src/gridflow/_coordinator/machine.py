@@ -82,6 +82,8 @@ _OF_LAUNCHES: Final[Mapping[FailureKind, type[GridflowError]]] = {
 }
 #: For how many times the heartbeat's deadline the others of a group wait for a silent agent.
 _SILENT_FOR: Final = 2
+#: The phases in which a rank of the group may be lost while the others go on.
+_WITH_GROUPS: Final = frozenset({Phase.STARTING, Phase.TRAINING})
 #: How often per generation a task's process is replaced; more means that something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
@@ -281,7 +283,7 @@ class JobMachine:
         if event.launch != self.launch:
             return []
         if isinstance(event, ev.WantsToJoin):
-            if event.generation == self.generation and self.phase is Phase.TRAINING:
+            if event.generation == self.generation and self.phase in _WITH_GROUPS:
                 self._ready_to_join.add(event.rank)
             return self._let_in()
         if isinstance(event, ev.NotReplaced):
@@ -310,7 +312,8 @@ class JobMachine:
         todo: list[ev.Instruction] = []
         if is_new:
             loss = self._loss(at, rank, detail)
-            if not (self._replaces_agents and self._can_go_on(rank, loss)):
+            replaces = self._replaces_agents and self.phase is Phase.TRAINING
+            if not (replaces and self._can_go_on(rank, loss)):
                 return self._fail(at, loss)
             self._coming.add(rank)
             todo = self._regroup(rank, loss)
@@ -460,7 +463,7 @@ class JobMachine:
         match self.phase:
             case Phase.GATHERING if not self._unregistered:
                 return self._start(at)
-            case Phase.STARTING if not self._unready:
+            case Phase.STARTING if self._unready <= self._away:
                 self._enter(Phase.TRAINING, at)
                 return self._advance(at)
             case Phase.TRAINING if self._unfinished.isdisjoint(self._awaited) or self._are_done:
@@ -573,7 +576,7 @@ class JobMachine:
 
     def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
         """Return whether the group goes on once a rank has a new process, or a new agent."""
-        if self.phase is not Phase.TRAINING or rank not in self._group:
+        if self.phase not in _WITH_GROUPS or rank not in self._group:
             return False
         if len(self.replaced) >= self.max_replacements or self._saves_to_move:
             return False
@@ -596,6 +599,9 @@ class JobMachine:
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
         if rank in self._group:
+            if self.phase is Phase.STARTING:
+                self._unready.add(rank)
+                self._put_off_deadline(at)
             return self._regroup(rank, failure)
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
         return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]

@@ -6,7 +6,8 @@ again. The rank that has come furthest sends its state to all: one may have fini
 end the others missed. Then all start the fit there, as they would from a checkpoint, but with
 TensorFlow, the model and its traced steps as they are. The new process has run the function up to
 its first fit; it passes over those that the others have behind them, and joins them in theirs.
-Until then it exchanges nothing, and its variables have first values of their own.
+Until then it exchanges nothing, and its variables have first values of their own. So do all that
+are left, if a rank was lost before they had met.
 
 Where no rank has begun the fit's first epoch, all begin the fit again. If one lacks what the others
 start from, because it is new or was interrupted as its variables were made, a rank that has it
@@ -60,19 +61,29 @@ class _Exchange(Protocol):
     may_join_later: bool
 
 
+class _Groups(Protocol):
+    """Where the groups of a process come from."""
+
+    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
+        """Return the first group, and each rank's GPUs; None: a rank was lost meanwhile."""
+
+    def next(self) -> HostGroup | None:
+        """Wait until the driver says that the group forms again, and return it.
+
+        None: It doesn't, within the time in which it would have.
+        """
+
+
 class Regrouping:
     """How the fits of this process go on.
 
-    `form`: Waits until the driver says that the group forms again, and returns it; None: it
-        doesn't, within the time in which it would have.
-    `is_new`: Whether this process takes the place of one that has died, and has yet to join.
+    `is_new`: Whether this process takes the place of one that has died.
+    `is_apart`: Whether it has yet to join the others.
     `saver`: The callback that knows the state of the fit that runs, if there is one.
     """
 
-    def __init__(
-        self, runtime: Runtime, form: Callable[[], HostGroup | None], *, is_new: bool
-    ) -> None:
-        self._runtime, self._form, self.is_new = runtime, form, is_new
+    def __init__(self, runtime: Runtime, groups: _Groups, *, is_new: bool) -> None:
+        self._runtime, self._groups, self.is_apart = runtime, groups, is_new
         self._exchange: _Exchange | None = None
         self.saver: CheckpointAndResume | None = None
         #: Whether the fit has yet to begin where the others took it up again, and what this rank
@@ -99,20 +110,29 @@ class Regrouping:
         #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
         self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
+    def meet(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
+        """Return the first group, and each rank's GPUs; None: this rank joins with its first fit.
+
+        `gpus`: Its own.
+        """
+        met = None if self.is_apart else self._groups.first(gpus)
+        self.is_apart = met is None
+        return met
+
     def use(self, exchange: _Exchange) -> None:
-        """Exchange values through it; in a new process, once it has joined."""
+        """Exchange values through it; once this rank has joined."""
         self._exchange = exchange
-        exchange.is_joining, exchange.may_join_later = self.is_new, True
+        exchange.is_joining, exchange.may_join_later = self.is_apart, True
 
     def enter(self, model: Any, callbacks: Any) -> Any:
-        """Join the others before a fit of a new process.
+        """Join the others before a fit, if this rank is apart.
 
         Returns: The ``History`` of a fit that they have behind them; otherwise None.
         """
         given = own_callbacks.flat(callbacks)
         self._is_counted = any(isinstance(each, CheckpointAndResume) for each in given)
-        if self.is_new:
-            self.is_new = False
+        if self.is_apart:
+            self.is_apart, self._is_at_start = False, self._has_start and self._is_counted
             if not self._go_on(None):
                 raise PeerGone("connection closed by peer: the others have ended meanwhile")
             # Evaluations before their fit are this rank's own.
@@ -253,7 +273,7 @@ class Regrouping:
 
     def _go_on(self, mine: Checkpoint | None) -> bool:
         """Form the group again, and take the state of the rank that is furthest."""
-        while (group := self._form()) is not None:
+        while (group := self._groups.next()) is not None:
             self._group = group
             self._use(group)
             try:

@@ -60,7 +60,7 @@ class TaskRuntime(TaskProcess):
             from gridflow._keras.regrouping import Regrouping
             from gridflow._training.groups import cpu
 
-            self.regrouping = Regrouping(self, cpu.former(self), is_new=setup.view > 0)
+            self.regrouping = Regrouping(self, cpu.Groups(self), is_new=setup.view > 0)
 
     @property
     def work_dir(self) -> Path:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Beyond the heartbeat's deadline: time for the driver's word to arrive.
 _NOTICE_SECONDS: Final = 5.0
+#: Raised where ranks meet if one is lost.
+_LOSSES: Final = (PeerGone, BrokenBarrier, BarrierTimeout)
 
 
 @contextlib.contextmanager
@@ -58,43 +60,59 @@ def announced(
         yield meet
 
 
-def former(process: TaskProcess) -> Callable[[], HostGroup | None]:
-    """Return a function that forms the group again, each time after the driver has changed it.
+def meet(process: TaskProcess, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
+    """Return the group of all ranks, and the GPUs of each.
 
-    It returns None if the driver doesn't say so within the time in which it notices a loss.
+    None: This rank joins with its first fit, as its process is new, or another rank was lost.
     """
-    inbox, at, newest = process.inbox, 0, process.setup.view
-    #: The newest one for which no loss need interrupt a step: who is away is in neither of them.
-    at_a_step = 0
-    limit = process.spec.deadlines.heartbeat + _NOTICE_SECONDS
+    if process.regrouping is not None:
+        return process.regrouping.meet(gpus)
+    with announced(process, gpus) as everyone:
+        return everyone()
 
-    def hear(told: Replace) -> None:
-        nonlocal newest, at_a_step
-        newest = max(newest, told.view)
+
+class Groups:
+    """The groups of a process, which form anew each time the driver says so."""
+
+    def __init__(self, process: TaskProcess) -> None:
+        self._process = process
+        self._at, self._newest = 0, process.setup.view
+        #: The newest one for which no loss need interrupt a step: who is away is in neither.
+        self._at_a_step = 0
+        self._limit = process.spec.deadlines.heartbeat + _NOTICE_SECONDS
+        process.inbox.listen(Replace, self._hear)
+        process.agreement.has_changed = lambda: self._at_a_step > self._at
+
+    def _hear(self, told: Replace) -> None:
+        self._newest = max(self._newest, told.view)
         if told.rank < 0 or told.members:
-            at_a_step = newest
-        inbox.look_again()
-        process.agreement.look_again()
+            self._at_a_step = self._newest
+        self._process.inbox.look_again()
+        self._process.agreement.look_again()
 
-    def has_changed() -> bool:
-        return newest > at
+    def _has_changed(self) -> bool:
+        return self._newest > self._at
 
-    inbox.listen(Replace, hear)
-    process.agreement.has_changed = lambda: at_a_step > at
+    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
+        """Return the first group, and each rank's GPUs; None: a rank was lost meanwhile."""
+        try:
+            with announced(self._process, gpus, 0, self._has_changed) as everyone:
+                return everyone()
+        except _LOSSES:
+            if not self._process.inbox.wait_for(self._has_changed, self._limit):
+                raise
+            return None
 
-    def form() -> HostGroup | None:
-        nonlocal at
-        while inbox.wait_for(has_changed, limit):
-            at = newest
-            # Another rank may be lost meanwhile.
+    def next(self) -> HostGroup | None:
+        """Return the next group; None: the driver doesn't say so in the time to notice a loss."""
+        while self._process.inbox.wait_for(self._has_changed, self._limit):
+            self._at = self._newest
             with (
-                contextlib.suppress(PeerGone, BrokenBarrier, BarrierTimeout),
-                announced(process, (), at, has_changed) as meet,
+                contextlib.suppress(*_LOSSES),
+                announced(self._process, (), self._at, self._has_changed) as everyone,
             ):
-                return meet()[0]
+                return everyone()[0]
         return None
-
-    return form
 
 
 def adds_up(process: TaskProcess, gpus: Sequence[Sequence[str]]) -> bool:

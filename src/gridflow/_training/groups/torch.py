@@ -36,11 +36,12 @@ def join(process: TaskProcess, timeout: float) -> None:
     goes_on = process.regrouping
     if goes_on is not None:
         _refuse_gpus(count)
+    met = cpu.meet(process, base.own_gpus(count))
+    if goes_on is not None:
         goes_on.use(tensors.EXCHANGE)
-        if goes_on.is_new:
-            return  # it joins with its first fit
-    with cpu.announced(process, base.own_gpus(count)) as meet:
-        group, gpus = meet()
+    if met is None:
+        return
+    group, gpus = met
     is_own = cpu.adds_up(process, gpus)
     if is_own:
         tensors.EXCHANGE.group = group

@@ -69,11 +69,10 @@ class Synchronous(Mode):
         cpu.share_cores(process)
         from gridflow._keras.group import programs
 
-        if process.regrouping is not None and process.regrouping.is_new:
-            return self._own(None)  # it joins with its first fit
-        gpus = groups.own_gpus(len(tf.config.list_physical_devices("GPU")))
-        with cpu.announced(process, gpus) as meet:
-            members, everyone = meet()
+        met = cpu.meet(process, groups.own_gpus(len(tf.config.list_physical_devices("GPU"))))
+        if met is None:
+            return self._own(None)
+        members, everyone = met
         is_own = cpu.adds_up(process, everyone)
         process.agreement.join(members, in_steps=is_own)
         if is_own:
