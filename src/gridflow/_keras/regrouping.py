@@ -161,7 +161,9 @@ class Regrouping:
         self.saver, self._has_begun = saver, True
 
     def lent(self, make: Callable[[], Checkpoint]) -> Checkpoint | None:
-        """Return what all ranks start a fit from, if one lacks it. All must call it.
+        """Return what all ranks start a fit from, if one lacks it and there is no checkpoint.
+
+        All must call it.
 
         `make`: Returns this rank's; raises `InvalidArgument` if the model can't be built yet.
         """
@@ -176,9 +178,7 @@ class Regrouping:
         length = int(lengths[self._lender])
         if not length:
             raise GridflowError("connection closed by peer: no rank could build the model")
-        there = Checkpoint.read(self._sent(content, length, self._lender, "start.npz"))
-        self._lender = None
-        return there
+        return Checkpoint.read(self._sent(content, length, self._lender, "start.npz"))
 
     def leave(self) -> None:
         """Leave the step that has ended, if the fit can go on from there: the group changes.
@@ -200,7 +200,8 @@ class Regrouping:
 
     def restored(self) -> None:
         """Note that the model of this process is that of the others."""
-        self._is_entering, self._mine, self._has_start = False, None, True
+        self._is_entering, self._mine = False, None
+        self._has_start, self._lender = True, None
         if self._exchange is not None:
             self._exchange.is_joining = False
 
@@ -240,16 +241,8 @@ class Regrouping:
             return True
         if saver is not None:
             self._mine = saver.interrupted()
-        elif self._is_counted and not self._has_begun:
-            path = self._runtime.resume_from
-            is_resumed = path is not None and Checkpoint.read(path).fit == self._fit
-            self._is_at_start = not is_resumed
+        self._is_at_start = self._is_counted and not self._has_begun
         return self._is_at_start or self._mine is not None
-
-    @property
-    def _fit(self) -> int:
-        """The number of the fit that begins."""
-        return fits_begun(self._runtime)
 
     @contextlib.contextmanager
     def _keeps_first_values(self) -> Iterator[None]:
@@ -327,7 +320,8 @@ class Regrouping:
             return [mine.fit, mine.epoch, mine.step]
         if not self._is_at_start:
             return [-1, -1, -1]
-        return [self._fit, -1, int(self._exchange is None or not self._exchange.is_joining)]
+        has_all = self._exchange is None or not self._exchange.is_joining
+        return [fits_begun(self._runtime), -1, int(has_all)]
 
     def _sent(self, content: bytes, length: int, sender: int, name: str) -> Path:
         """Return a file with the bytes of one rank."""
