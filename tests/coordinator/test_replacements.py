@@ -54,6 +54,49 @@ def test_all_ranks_of_the_group_hear_of_each_replacement():
     assert [each.failure for each in story.machine.attempts] == [None]
 
 
+def starting(**options):
+    story = Story(
+        tasks=TASKS, strategy="multi_worker_mirrored", replacements=2, agents=True, **options
+    )
+    for rank in story.ranks:
+        story.register(rank)
+    assert story.phase is Phase.STARTING
+    return story
+
+
+def test_a_process_that_dies_as_it_starts_is_waited_for_anew():
+    story = starting()
+    story.hears(1, reports.Ready(generation=0))
+    story.wait(90)
+    _, told = dies(story, 1)
+    assert told == ev.Send(commands.Replace(0, 1, 1), (0, 1, 2))
+    for rank in (0, 2):
+        story.hears(rank, reports.Ready(generation=0))
+    story.wait(90)
+    assert story.phase is Phase.STARTING
+    story.hears(1, reports.Ready(generation=0))
+    assert story.phase is Phase.TRAINING
+
+
+def test_where_enough_are_left_they_begin_without_one_that_dies_as_it_starts():
+    story = starting(least=2)
+    _, told = dies(story, 1)
+    assert told.command.members == (0, 2)
+    story(ev.WantsToJoin, 1, 1, 0)
+    for rank in (0, 2):
+        story.hears(rank, reports.Ready(generation=0))
+    assert story.phase is Phase.TRAINING
+    story.hears(0, reports.StepsDue(True, True, generation=0))
+    (said, _) = story.hears(2, reports.StepsDue(True, True, generation=0))
+    assert said.text == "Back: worker:1; 3 of 3 workers"
+
+
+def test_an_agent_that_is_lost_before_its_process_has_started_ends_the_group():
+    story = starting()
+    story(ev.AgentLost, 1, 1, "it was killed")
+    assert story.phase is Phase.COLLECTING
+
+
 @pytest.mark.parametrize("kind", ["exception", "data", "environment", "steps"])
 def test_what_a_new_process_would_meet_again_ends_the_group(kind):
     story = training()
