@@ -18,6 +18,7 @@ import pytest
 
 from gridflow._collectives import joining, native
 from gridflow._collectives.errors import PeerGone, RanksDiffer
+from gridflow._collectives.host import HostGroup
 from gridflow._wire import mutual_tls
 from suite.new_process import in_new_network
 from suite.waiting import patience, wait_for
@@ -382,6 +383,23 @@ def test_a_rank_that_never_comes_is_named_whoever_else_connects():
                 listener.accept([3], b"key", joining.TimeLimit(0.2))
     finally:
         listener.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_group_whose_others_are_lost_exchanges_nothing(rank):
+    group, ones = HostGroup.lost(rank, 3), np.ones(5000, np.float32)
+    exchanges = (
+        lambda: group.all_reduce(ones[:1]),
+        lambda: group.all_reduce(ones),
+        lambda: group.add_up([ones], dtype=ones.dtype, weight=2),
+        lambda: group.of_rank(ones, 0),
+    )
+    for exchange in exchanges:
+        with pytest.raises(PeerGone, match="connection closed by peer"):
+            exchange()
+    group.leave()
+    for _, link in group._links:
+        link.close()
 
 
 def test_a_rank_doesnt_join_one_that_has_another_key():

@@ -191,18 +191,23 @@ def test_wherever_a_rank_is_the_model_is_the_same(undisturbed, after, tmp_path):
     np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_dies_before_all_have_met_is_replaced(undisturbed, rank, tmp_path):
-    handle = start(train, {}, str(tmp_path))
-    job, task = SimpleNamespace(job=handle._run.job.id), f"worker:{rank}"
+def kill_as_it_starts(handle, task):
+    """Kill a process before all have met."""
+    job = SimpleNamespace(job=handle._run.job.id)
 
     def process_that_starts():
         return handle.state == "starting" and process_of(job, task)
 
     wait_for(process_that_starts, task, ignoring=(ProcessLookupError,)).kill()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_dies_before_all_have_met_is_replaced(undisturbed, rank, tmp_path):
+    handle = start(train, {}, str(tmp_path))
+    kill_as_it_starts(handle, f"worker:{rank}")
     result = handle.result()
     assert [each.failure for each in result.attempts] == [None]
-    assert [each.task for each in result.attempts[0].replaced] == [task]
+    assert [each.task for each in result.attempts[0].replaced] == [f"worker:{rank}"]
     np.testing.assert_allclose(result.value["weights"], undisturbed["weights"], atol=1e-6)
     assert result.ledger.check() == []
 
@@ -287,3 +292,12 @@ def test_what_cant_go_on_names_the_death_or_restarts_as_a_whole():
         run(loops)
     assert caught.value.first.task == "worker:1"
     assert run(loops, max_restarts=1).value == 1
+
+
+def test_nobody_exchanges_values_alone_where_a_rank_was_lost_before_all_had_met():
+    def adds_up(ctx):
+        return float(ctx.strategy.reduce("SUM", 1.0, axis=None)), ctx.generation
+
+    handle = start(adds_up, max_restarts=1)
+    kill_as_it_starts(handle, "worker:1")
+    assert handle.result().values == [(WORKERS, 1)] * WORKERS

@@ -24,6 +24,7 @@ from gridflow._feed.memory import aligned_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
 
     from gridflow._collectives.chain import Chain
 
@@ -101,6 +102,15 @@ class HostGroup:
                 whole = int(timeout)  # 0 seconds and 0 microseconds would be no limit
                 pair = struct.pack("ll", whole, max(int((timeout - whole) * 1e6), int(not whole)))
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pair)
+
+    @classmethod
+    def lost(cls, rank: int, size: int) -> Self:
+        """Return a group whose other ranks are gone: all of its exchanges fail."""
+        links = {}
+        for peer in set(range(size)) - {rank}:
+            links[peer], theirs = socket.socketpair()
+            theirs.close()
+        return cls(list(range(size)), rank, size, links)
 
     def all_reduce(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the sum over all ranks.

@@ -6,8 +6,7 @@ again. The rank that has come furthest sends its state to all: one may have fini
 end the others missed. Then all start the fit there, as they would from a checkpoint, but with
 TensorFlow, the model and its traced steps as they are. The new process has run the function up to
 its first fit; it passes over those that the others have behind them, and joins them in theirs.
-Until then it exchanges nothing, and its variables have first values of their own. So do all that
-are left, if a rank was lost before they had met.
+Until then it exchanges nothing, and its variables have first values of their own.
 
 Where no rank has begun the fit's first epoch, all begin the fit again. If one lacks what the others
 start from, because it is new or was interrupted as its variables were made, a rank that has it
@@ -64,8 +63,8 @@ class _Exchange(Protocol):
 class _Groups(Protocol):
     """Where the groups of a process come from."""
 
-    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
-        """Return the first group, and each rank's GPUs; None: a rank was lost meanwhile."""
+    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]]:
+        """Return the first group, and each rank's GPUs."""
 
     def next(self) -> HostGroup | None:
         """Wait until the driver says that the group forms again, and return it.
@@ -77,13 +76,12 @@ class _Groups(Protocol):
 class Regrouping:
     """How the fits of this process go on.
 
-    `is_new`: Whether this process takes the place of one that has died.
-    `is_apart`: Whether it has yet to join the others.
+    `is_new`: Whether this process takes the place of one that has died, and has yet to join.
     `saver`: The callback that knows the state of the fit that runs, if there is one.
     """
 
     def __init__(self, runtime: Runtime, groups: _Groups, *, is_new: bool) -> None:
-        self._runtime, self._groups, self.is_apart = runtime, groups, is_new
+        self._runtime, self._groups, self.is_new = runtime, groups, is_new
         self._exchange: _Exchange | None = None
         self.saver: CheckpointAndResume | None = None
         #: Whether the fit has yet to begin where the others took it up again, and what this rank
@@ -111,28 +109,26 @@ class Regrouping:
         self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
 
     def meet(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
-        """Return the first group, and each rank's GPUs; None: this rank joins with its first fit.
+        """Return the first group, and each rank's GPUs; None: a new process joins with its fit.
 
-        `gpus`: Its own.
+        `gpus`: This rank's.
         """
-        met = None if self.is_apart else self._groups.first(gpus)
-        self.is_apart = met is None
-        return met
+        return None if self.is_new else self._groups.first(gpus)
 
     def use(self, exchange: _Exchange) -> None:
-        """Exchange values through it; once this rank has joined."""
+        """Exchange values through it; in a new process, once it has joined."""
         self._exchange = exchange
-        exchange.is_joining, exchange.may_join_later = self.is_apart, True
+        exchange.is_joining, exchange.may_join_later = self.is_new, True
 
     def enter(self, model: Any, callbacks: Any) -> Any:
-        """Join the others before a fit, if this rank is apart.
+        """Join the others before a fit of a new process.
 
         Returns: The ``History`` of a fit that they have behind them; otherwise None.
         """
         given = own_callbacks.flat(callbacks)
         self._is_counted = any(isinstance(each, CheckpointAndResume) for each in given)
-        if self.is_apart:
-            self.is_apart, self._is_at_start = False, self._has_start and self._is_counted
+        if self.is_new:
+            self.is_new = False
             if not self._go_on(None):
                 raise PeerGone("connection closed by peer: the others have ended meanwhile")
             # Evaluations before their fit are this rank's own.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from gridflow._collectives.errors import PeerGone
+from gridflow._collectives.host import HostGroup
 from gridflow._collectives.joining import Announcement, Joining
 from gridflow._training.groups import base
 from gridflow._wire.commands import Replace
@@ -16,7 +17,6 @@ from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gridflow._collectives.host import HostGroup
     from gridflow._training.process import TaskProcess
 
 #: Beyond the heartbeat's deadline: time for the driver's word to arrive.
@@ -63,7 +63,7 @@ def announced(
 def meet(process: TaskProcess, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
     """Return the group of all ranks, and the GPUs of each.
 
-    None: This rank joins with its first fit, as its process is new, or another rank was lost.
+    None: This process is new, and joins with its first fit.
     """
     if process.regrouping is not None:
         return process.regrouping.meet(gpus)
@@ -93,15 +93,19 @@ class Groups:
     def _has_changed(self) -> bool:
         return self._newest > self._at
 
-    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
-        """Return the first group, and each rank's GPUs; None: a rank was lost meanwhile."""
+    def first(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]]:
+        """Return the first group, and each rank's GPUs.
+
+        If a rank is lost before all have met, it is as if it was lost right after that.
+        """
         try:
             with announced(self._process, gpus, 0, self._has_changed) as everyone:
                 return everyone()
         except _LOSSES:
             if not self._process.inbox.wait_for(self._has_changed, self._limit):
                 raise
-            return None
+            size = self._process.num_workers
+            return HostGroup.lost(self._process.rank, size), [[] for _ in range(size)]
 
     def next(self) -> HostGroup | None:
         """Return the next group; None: the driver doesn't say so in the time to notice a loss."""
