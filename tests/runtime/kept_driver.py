@@ -13,6 +13,8 @@ import os
 import sys
 import traceback
 
+from pyspark import SparkContext
+
 
 def run(script, environment):
     """Run a script, end its session, and return what it printed."""
@@ -37,6 +39,8 @@ def run(script, environment):
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Java prints is no answer
+    # Java keeps the settings that it is started with: none, instead of the first script's.
+    SparkContext._ensure_initialized()
     for line in sys.stdin:
         answers.write(json.dumps(run(**json.loads(line))) + "\n")
         answers.flush()
