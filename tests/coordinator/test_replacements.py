@@ -439,6 +439,18 @@ def test_one_must_be_left_that_knows_the_state():
     assert story.finished().error is not None
 
 
+def test_one_that_has_yet_to_make_a_step_doesnt_know_it():
+    story = elastic()
+    steps(story, 0, 1, 2)
+    dies(story, 2)
+    dies(story, 0)
+    steps(story, 1)
+    story(ev.WantsToJoin, 1, 2, 0)
+    dies(story, 1)
+    assert story.phase is Phase.COLLECTING
+    assert story.finished().error is not None
+
+
 def test_a_failure_that_ends_the_job_is_named_and_not_one_that_others_got_over():
     story = elastic()
     steps(story, 0, 1, 2)

@@ -140,6 +140,8 @@ class World:
         self.saved = 0
         #: The phase of the job in which each fault struck.
         self.struck: dict[Fault, Phase] = {}
+        #: Generations in which a rank has made all steps.
+        self.finished: set[int] = set()
         #: By generation and view: the group, and the newest that has made a step.
         self.groups: dict[tuple[int, int, int], Group] = {}
         self.newest = (0, 0, 0)
@@ -667,6 +669,7 @@ class Process:
         if done >= self._plan.steps:
             self._due(False)
             self.is_reported = True
+            self.world.finished.add(self.generation)
             self._report(reports.Succeeded(self.generation, {}))
 
     def lost_a_peer(self) -> None:
@@ -857,6 +860,8 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
     error = finish.error
     if error is None and not any(attempt.failure is None for attempt in machine.attempts):
         raise Broken("the job succeeded without a generation that did")
+    if error is None and machine.generation not in world.finished:
+        raise Broken("the job succeeded, but no rank has made all steps")
     if len(machine.replaced) > plan.replacements:
         raise Broken("more ranks were replaced than allowed")
     failed = [a.failure for a in machine.attempts if a.failure is not None]

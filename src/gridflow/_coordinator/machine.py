@@ -591,7 +591,7 @@ class JobMachine:
             if each != rank and (other.succeeded or (other.lost and each not in self._coming)):
                 return False
         # One must be left that knows the state of the training.
-        return len({*self._unhealed, *self._away, rank}) < len(self._group)
+        return len({*self._unhealed, *self.away, rank}) < len(self._group)
 
     def _replace(self, at: float, rank: int, failure: TaskFailure) -> list[ev.Instruction]:
         member = self._members[rank]
@@ -669,8 +669,8 @@ class JobMachine:
     @property
     def _are_done(self) -> bool:
         """Whether all have finished except those that are away."""
-        away = self.away
-        return bool(away) and self._unfinished.isdisjoint(set(self._awaited) - away)
+        there = set(self._awaited) - self.away
+        return bool(there and self.away) and self._unfinished.isdisjoint(there)
 
     def _fail(self, at: float, failure: TaskFailure) -> list[ev.Instruction]:
         if self.phase is Phase.EVALUATING:
