@@ -77,6 +77,19 @@ def test_a_restart_clears_the_old_generation_in_living_agents():
     assert [attempt.generation for attempt in story.machine.attempts] == [0, 1]
 
 
+def test_a_process_that_dies_before_its_generation_begins_has_failed_in_it():
+    story = Story(restarts=1).train()
+    story.hears(1, reports.Failed(failure(1)))
+    story.wait(2)
+    story.hears(0, reports.Cleared(0))
+    story.hears(0, reports.Failed(failure(0, generation=1, kind="signal")))
+    assert story.phase is Phase.CLEARING
+    story.hears(1, reports.Cleared(0))
+    story.wait(2)
+    error = story.finished().error
+    assert (error.first.task, error.first.kind) == ("worker:0", "signal")
+
+
 def test_a_killed_process_is_followed_by_a_restart_at_once():
     killed = replace(failure(1, kind="signal"), signal="SIGKILL")
     story = Story(restarts=1).train()

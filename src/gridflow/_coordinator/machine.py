@@ -215,6 +215,8 @@ class JobMachine:
                 member.gone |= member.agent == sender.agent
                 return self._go_on(at)
         if report.generation != self.generation:
+            if isinstance(report, reports.Failed) and report.generation > self.generation:
+                member.failed_early = report.failure
             return []
         return self._task_says(at, sender.rank, report)
 
@@ -517,13 +519,17 @@ class JobMachine:
         self.failures = []
         self._generation_began = at
         if self._launch_alive and not any(m.lost or m.leaving for m in self._members):
+            early = [(rank, m.failed_early) for rank, m in enumerate(self._members)]
             self._become(
                 [
                     Member(m.agent, m.host, m.address, m.environment, last_heard=m.last_heard)
                     for m in self._members
                 ]
             )
-            return self._start(at)
+            todo = self._start(at)
+            for rank, failure in early:
+                todo += self._task_failed(at, rank, failure) if failure else []
+            return todo
         self._enter(Phase.RELAUNCHING, at)
         if not self._launch_alive:
             return self._gather(at)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gridflow._wire.failures import TaskFailure
+
 
 @dataclass
 class Member:
@@ -26,6 +28,8 @@ class Member:
     succeeded: bool = False
     cleared: bool = False
     lost: bool = False
+    #: How its process for the next generation has failed already.
+    failed_early: TaskFailure | None = None
     #: Why its executor or host will be preempted; empty: it won't.
     leaving: str = ""
     #: Its agent was seen to die, or has sent its last report.
