@@ -638,6 +638,8 @@ class Process:
             raise Broken(f"rank {self.rank} is to meet ranks of another group: {told.values}")
         if told.problem:
             self._wait_for_view(f"BrokenBarrier: {told.problem}")
+        elif self.heard_view > self.joined:  # connecting is given up
+            self._introduce()
         else:
             self._join(len(told.values))
 
