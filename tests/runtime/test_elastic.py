@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +21,7 @@ from gridflow import (
     chief_only,
     observers,
 )
-from gridflow.testing.deaths import process_of
-from suite.waiting import wait_for
+from suite.deaths import kill_as_it_starts
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
 _X = np.random.default_rng(0).normal(size=(603, 4)).astype("float32")
@@ -241,12 +239,7 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
 @pytest.mark.timeout(300)
 def test_the_others_begin_without_one_that_dies_before_all_have_met(tmp_path):
     handle = start(train, {}, str(tmp_path), "process", 0.15)
-    job = SimpleNamespace(job=handle._run.job.id)
-
-    def process_that_starts():
-        return handle.state == "starting" and process_of(job, "worker:0")
-
-    wait_for(process_that_starts, "worker:0", ignoring=(ProcessLookupError,)).kill()
+    kill_as_it_starts(handle, "worker:0")
     result = handle.result()
     assert sizes(check(result)["members"]) == [WORKERS - 1, WORKERS]
 

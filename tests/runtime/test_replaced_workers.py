@@ -11,14 +11,12 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Restarts, SparkLauncher, TensorflowDistributor, TrainingFailed
-from gridflow.testing.deaths import process_of
-from suite.waiting import wait_for
+from suite.deaths import kill_as_it_starts
 
 pytestmark = pytest.mark.slow
 
@@ -189,16 +187,6 @@ def test_wherever_a_rank_is_the_model_is_the_same(undisturbed, after, tmp_path):
     value = run(train, {1: [after]}, str(tmp_path)).value
     assert value["iterations"] == undisturbed["iterations"]
     np.testing.assert_allclose(value["weights"], undisturbed["weights"], atol=1e-6)
-
-
-def kill_as_it_starts(handle, task):
-    """Kill a process before all have met."""
-    job = SimpleNamespace(job=handle._run.job.id)
-
-    def process_that_starts():
-        return handle.state == "starting" and process_of(job, task)
-
-    wait_for(process_that_starts, task, ignoring=(ProcessLookupError,)).kill()
 
 
 @pytest.mark.parametrize("rank", [0, 2])

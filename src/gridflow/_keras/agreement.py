@@ -77,8 +77,7 @@ class Agreement:
         self._compares = compares
         self._group: HostGroup | None = None
         self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
-        #: At which epoch the program starts the fit that runs.
-        self.initial_epoch = 0
+        self._initial_epoch = 0
         self._asked = 0
         #: Whether the driver wants another group than the one that is here.
         self.has_changed: Callable[[], bool] = lambda: False
@@ -111,7 +110,7 @@ class Agreement:
 
         All ranks must call it.
         """
-        self.initial_epoch = initial_epoch
+        self._initial_epoch = initial_epoch
         if self._group is None:
             return list(callbacks)
         self._group.told = self._group.heard = 0
@@ -133,12 +132,16 @@ class Agreement:
         Raises `GridflowError`: This rank starts elsewhere than the others, or with another model.
         """
         from gridflow._keras import statistics
-        from gridflow._keras.patches.hooks import position
 
         if self._is_in_fit:
             statistics.begin(model)
-            epoch = position.initial_epoch(model) or self.initial_epoch
-            self._compare(self._state(model, int(epoch)), starts=True)
+            self._compare(self._state(model, self.first_epoch(model)), starts=True)
+
+    def first_epoch(self, model: Any) -> int:
+        """Return at which epoch callbacks start the fit that runs, or else the program."""
+        from gridflow._keras.patches.hooks import position
+
+        return int(position.initial_epoch(model) or self._initial_epoch)
 
     def step_ended(self, *, wants: bool) -> bool:
         """Return whether all ranks stop after this step.

@@ -302,7 +302,7 @@ class Regrouping:
             return False
         path = self._sent(content, length, furthest, "interrupted.npz")
         there = Checkpoint.read(path)
-        self._count_absences([list(each) for each in there.counters], absences)
+        self._count_absences(there.counters, absences)
         self._with_all(there, mine).write(path)
         self._runtime.resume_from = path
         return True
@@ -329,7 +329,9 @@ class Regrouping:
         path.write_bytes(self._group.of_rank(padded, sender).tobytes())
         return path
 
-    def _count_absences(self, place: list[list[int]], so_far: dict[str, list[list[Any]]]) -> None:
+    def _count_absences(
+        self, place: Sequence[Sequence[int]], so_far: dict[str, list[list[Any]]]
+    ) -> None:
         """Note who has left and who has come, at a position in the data."""
         assert self._group is not None
         self.ranks = tuple(self._group.names)

@@ -154,7 +154,8 @@ class CheckpointAndResume(NeutralCallback):
         """Restore what can be restored before the first epoch; all callbacks have begun the fit."""
         self._note_positions()
         if self._goes_on is not None and self._resumed is None:
-            self._at, self._last = (self._initial_epoch, 0), self._last_step()
+            self._at = self._runtime.agreement.first_epoch(self.model), 0
+            self._last = self._last_step()
             self._resumed = self._goes_on.lent(self._start)
         is_restored = self._resumed is not None
         keeps = self._runtime.is_chief or self._goes_on is not None
@@ -172,10 +173,6 @@ class CheckpointAndResume(NeutralCallback):
         self._began, self._batches_before = self._pending, self._batches
         self._drawn: list[bool] | None = None
 
-    @property
-    def _initial_epoch(self) -> int:
-        return position.initial_epoch(self.model) or self._runtime.agreement.initial_epoch
-
     def _start(self) -> Checkpoint:
         """Return what the fit starts from, before its first epoch.
 
@@ -183,7 +180,7 @@ class CheckpointAndResume(NeutralCallback):
         """
         building.build(self.model, self.flavour)
         entries = LastStep.of(self.model, self.flavour).entries()
-        return self._made(self._initial_epoch, 0, _Memories(), entries)
+        return self._made(*self._at, _Memories(), entries)
 
     def _last_step(self) -> LastStep | None:
         is_built = self.model.built and private_parts.is_optimizer_built(self.model.optimizer)
