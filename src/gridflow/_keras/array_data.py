@@ -44,7 +44,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def __init__(self, source: EpochSource, own_rows: Sequence[int] = ()) -> None:
         super().__init__()
-        self._source = source
+        self.gridflow_source = source
         self._own_rows = own_rows
         self._epoch: Generator[Any] | None = None
         self._left = 0
@@ -55,7 +55,7 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
     @property
     def num_batches(self) -> int:
         """Steps of an epoch, the same on all ranks."""
-        return self._source.steps_given
+        return self.gridflow_source.steps_given
 
     def __len__(self) -> int:
         """Return the steps of an epoch."""
@@ -67,23 +67,23 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
         `function`: It gets ``x``, ``x, y`` or ``x, y, sample_weight`` of a batch, numpy arrays or
             dicts of them, and returns what Keras should get.
         """
-        both = chain(self._source.function, function)
-        return ArrayDataset(replace(self._source, function=both), self._own_rows)
+        both = chain(self.gridflow_source.function, function)
+        return ArrayDataset(replace(self.gridflow_source, function=both), self._own_rows)
 
     def take(self, steps: int) -> ArrayDataset:
         """Return a dataset of the first steps of each epoch."""
         steps = min(whole_number("steps", steps, 1), len(self))
-        return ArrayDataset(replace(self._source, first_steps=steps), self._own_rows)
+        return ArrayDataset(replace(self.gridflow_source, first_steps=steps), self._own_rows)
 
     def repeat(self) -> EndlessArrays:
         """Return the dataset that starts over when it ends."""
-        return EndlessArrays(self._source)
+        return EndlessArrays(self.gridflow_source)
 
     def __getitem__(self, index: int) -> Any:
         """Return the next batch; start the next epoch if one has ended."""
         del index
         if self._epoch is None:
-            self._left = self._source.steps_given - self._source.counter.pending[1]
+            self._left = self.gridflow_source.steps_given - self.gridflow_source.counter.pending[1]
             self._epoch = self._batches()
         batch = next(self._epoch)
         self._left -= 1
@@ -108,22 +108,22 @@ class ArrayDataset(keras.utils.PyDataset):  # type: ignore[misc]
 
     def sample(self) -> Any:
         """Return a batch to build a model with: zeros, unless a function must be applied to it."""
-        if self._source.function is not None:
-            aside = replace(self._source, counter=EpochCounter(), on_epoch=None)
+        if self.gridflow_source.function is not None:
+            aside = replace(self.gridflow_source, counter=EpochCounter(), on_epoch=None)
             return next(iter(ArrayDataset(aside)))
-        rows = self._source.batch_size
-        return self._source.selection.pack(
+        rows = self.gridflow_source.batch_size
+        return self.gridflow_source.selection.pack(
             [
                 np.zeros((rows, *tensor.row_shape), tensor.numpy_dtype)
-                for tensor in self._source.selection.tensors
+                for tensor in self.gridflow_source.selection.tensors
             ]
         )
 
     def _batches(self) -> Generator[Any]:
-        function = self._source.function
-        for window in self._source.epoch():
+        function = self.gridflow_source.function
+        for window in self.gridflow_source.epoch():
             for number in range(len(window[0])):
-                batch = self._source.selection.pack([array[number] for array in window])
+                batch = self.gridflow_source.selection.pack([array[number] for array in window])
                 if function is not None:
                     batch = function(*batch) if isinstance(batch, tuple) else function(batch)
                 yield batch

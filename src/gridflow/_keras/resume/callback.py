@@ -31,7 +31,7 @@ import functools
 import logging
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gridflow._keras import statistics
 from gridflow._keras.neutral import NeutralCallback, numbers
@@ -39,15 +39,15 @@ from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental, position
 from gridflow._keras.resume import building, memory, state
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
+from gridflow._keras.resume.files import CheckpointFiles
 from gridflow._keras.resume.interrupted import LastStep
 from gridflow._keras.resume.memory import Memory
 from gridflow._keras.runtime import current_fit, next_fit, repeat_fit
 from gridflow._spec.place import Place
-from gridflow.errors import DataError, GridflowError, InvalidArgument
+from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Files kept on the local disk: the last may still be in transfer to the driver.
-_KEPT: Final = 3
 _fits: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
 
 
@@ -68,6 +66,11 @@ def fits_begun(runtime: Runtime) -> int:
 def count_fit(runtime: Runtime) -> None:
     """Count a fit with this callback that begins, or that is passed over."""
     _fits[runtime] = fits_begun(runtime) + 1
+
+
+def repeat_from(runtime: Runtime, fit: int) -> None:
+    """Take the next fit for one that was interrupted."""
+    _fits[runtime] = fit
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class CheckpointAndResume(NeutralCallback):
                 f"checkpoint_every must be a number of steps, at least 1; got {every}."
             )
         self._runtime = runtime
-        self._files: list[Path] = []
+        self._files = CheckpointFiles(runtime)
         self._goes_on = runtime.regrouping
         self._writer = runtime.writer
         self._data: Any = None
@@ -299,7 +302,7 @@ class CheckpointAndResume(NeutralCallback):
             raise InvalidArgument(
                 f"the checkpoint is of a {there.flavour} model, but this is a {self.flavour} model."
             )
-        self._refuse_other_files(there)
+        there.refuse_other_files(self._runtime.pulled)
         building.build(self.model, self.flavour)
         state.build(self.model, self.flavour, there.built)
         state.restore(self.model, self.flavour, there, _groups(there))
@@ -326,17 +329,6 @@ class CheckpointAndResume(NeutralCallback):
         start = position.FitStart(epoch, step, skip, there.dealt, ready)
         position.begin_at(self.model, self.flavour, start)
         _log.info("resuming at epoch %d, step %d", epoch, step)
-
-    def _refuse_other_files(self, there: Checkpoint) -> None:
-        """Reject resuming in the middle of files that have changed."""
-        for name, version in there.pulled.items():
-            if self._runtime.pulled.get(name, version) != version:
-                raise DataError(
-                    f"the files of dataset {name!r} have changed since the checkpoint was made, so "
-                    "training can't resume there: rows would be skipped or repeated. Then: "
-                    f"{version}; now: {self._runtime.pulled[name]}. Restore the files, or start "
-                    "again with another checkpoint_dir."
-                )
 
     def _tell_history(self) -> None:
         """Report the epochs of earlier runs, which a new driver doesn't know."""
@@ -390,7 +382,7 @@ class CheckpointAndResume(NeutralCallback):
         made = self._made(epoch, step, now, entries, finished=finished)
         if not step:
             self._before = now
-        self._writer.submit(lambda: self._write(made, place, is_awaited=is_asked))
+        self._files.write(made, place, is_awaited=is_asked)
         if at_section:  # the stream's state is valid now, but not once the next section has started
             self._writer.wait()
         if stays:
@@ -473,8 +465,9 @@ class CheckpointAndResume(NeutralCallback):
 
     def repeat(self) -> None:
         """Take the next fit for the one that was interrupted."""
-        _fits[self._runtime] = self._fit
+        repeat_from(self._runtime, self._fit)
         repeat_fit(self._runtime, self._number)
+        private_parts.forget_evaluation(self.model)
 
     def _remember(self) -> _Memories:
         if self._memory is None:
@@ -488,28 +481,6 @@ class CheckpointAndResume(NeutralCallback):
             groups = state.variables(self.model, self.flavour, metrics=True)
             others += [variable for group in groups.values() for variable in group]
         return [self.model, self.model.optimizer, *others]
-
-    def _write(self, made: Checkpoint, place: Place, *, is_awaited: bool) -> None:
-        variable = made.not_finite()  # here, as it takes longer than to copy the variables
-        if variable:
-            self._refuse(variable, place, is_awaited=is_awaited)
-            return
-        path = self._runtime.work_dir / f"checkpoint-{place.fit}-{place.epoch}-{place.step}.npz"
-        made.write(path)
-        self._runtime.checkpoint(path, place, is_awaited=is_awaited)
-        self._files = [each for each in self._files if each != path] + [path]
-        while len(self._files) > _KEPT:
-            self._files.pop(0).unlink(missing_ok=True)
-
-    def _refuse(self, variable: str, place: Place, *, is_awaited: bool) -> None:
-        """Make no checkpoint, so that the last one with finite values stays the newest."""
-        if self._runtime.saves_sections:  # whoever pushes rows waits until they are covered
-            raise GridflowError(
-                f"the variable {variable!r} isn't finite (NaN or infinity) after the rows of this "
-                "section, so there is no checkpoint that covers them. Look for values in them "
-                "that aren't finite, or lower the learning rate."
-            )
-        self._runtime.not_finite(place, variable, is_awaited=is_awaited)
 
     def _positions(self, step: int) -> list[tuple[int, int]]:
         counters = self._runtime.epoch_counters

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridflow._spec.backends import BACKENDS
-from gridflow.errors import GridflowError, InvalidArgument
+from gridflow.errors import DataError, GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,6 +99,20 @@ class Checkpoint:
     def arrays(self, group: str) -> dict[str, np.ndarray]:
         """Return the values of a group whose names are unique."""
         return {entry.name: entry.value for entry in self.group(group)}
+
+    def refuse_other_files(self, pulled: Mapping[str, str]) -> None:
+        """Reject resuming in the middle of files that have changed.
+
+        `pulled`: The versions of the files now, by dataset.
+        """
+        for name, version in self.pulled.items():
+            if pulled.get(name, version) != version:
+                raise DataError(
+                    f"the files of dataset {name!r} have changed since the checkpoint was made, so "
+                    "training can't resume there: rows would be skipped or repeated. Then: "
+                    f"{version}; now: {pulled[name]}. Restore the files, or start again with "
+                    "another checkpoint_dir."
+                )
 
     def not_finite(self) -> str:
         """Return the first variable of model and optimizers that isn't finite; empty if all are.

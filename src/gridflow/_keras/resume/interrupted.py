@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from gridflow._keras.resume.checkpoint_file import Checkpoint
 
-#: Groups of entries: this rank's part of statistics that are averaged, and added up.
+#: Groups of entries: this rank's part of metrics, and of statistics that are averaged, or added up.
+METRICS: Final = "metrics"
 MEANS: Final = "means"
 SUMS: Final = "sums"
 

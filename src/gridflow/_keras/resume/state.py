@@ -175,8 +175,15 @@ def _backend() -> str:
 
 
 def _read(variable: Any, model: Any) -> np.ndarray:
-    """Return a variable's value over all ranks."""
-    if not is_tensorflow(model):
+    return read(variable, is_tensor=is_tensorflow(model))
+
+
+def read(variable: Any, *, is_tensor: bool) -> np.ndarray:
+    """Return a variable's value over all ranks.
+
+    `is_tensor`: Whether it is TensorFlow's.
+    """
+    if not is_tensor:
         return np.array(variable.numpy())
     import tensorflow as tf
 
