@@ -35,3 +35,19 @@ def test_a_model_of_tf_keras_is_built_with_all_that_a_checkpoint_has():
     assert len(model.optimizer.variables) > 4
     assert [metric.name for metric in model.metrics] == ["loss", "mae"]
     assert all(len(metric.variables) == 2 for metric in model.metrics)
+
+
+def test_what_is_restored_of_a_metric_is_held_by_the_first_rank_that_is_there():
+    import tensorflow as tf
+
+    from gridflow._collectives.host import HostGroup
+    from gridflow._keras.group.exchange import GroupExchange
+    from gridflow._keras.group.strategy import GroupStrategy
+
+    group = HostGroup([0], 0, 1, {}, names=[1])  # ranks 0 and 2 are away
+    strategy = GroupStrategy.of(GroupExchange(group, rank=1, size=3))
+    kinds = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+    with strategy.scope():
+        count = tf.Variable(0.0, synchronization=kinds[0], aggregation=kinds[1])
+        count.assign(5.0)
+    assert float(strategy.run(count.read_value)) == 5

@@ -53,7 +53,7 @@ def _read_together(kind: type[Any]) -> type:
         def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
             """Assign a value; the sum of all parts is then that value."""
             extended = getattr(self, _OWNER)
-            if extended.is_across() and extended.exchange.rank and self.aggregation == _SUM:
+            if extended.is_across() and extended.exchange.place and self.aggregation == _SUM:
                 value = tf.zeros_like(value)
             return super().assign(value, *args, **kwargs)
 
