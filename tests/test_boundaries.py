@@ -338,6 +338,7 @@ def test_the_context_has_what_users_need_and_no_more():
         "fit",
         "is_chief",
         "is_evaluator",
+        "loop",
         "members",
         "parquet_dataset",
         "report",

@@ -86,6 +86,7 @@ PUBLIC = [
     "Launcher",
     "LocalLauncher",
     "LocalSteps",
+    "Loop",
     "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",

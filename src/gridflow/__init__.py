@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gridflow._handle import JobHandle
     from gridflow._keras.callbacks import chief_only
     from gridflow._keras.kubeflow import TrainerStatus
+    from gridflow._keras.loop import Loop
     from gridflow._keras.patches.registry import patch_keras
     from gridflow._keras.sharded import trainable_variables
     from gridflow._launch.base import Launcher
@@ -94,6 +95,7 @@ _HOMES: Final = {
     "Keys": "_feed.encodings",
     "LaunchOptions": "_spec.option_groups",
     "LocalSteps": "_spec.communication",
+    "Loop": "_keras.loop",
     "Launcher": "_launch.base",
     "LocalLauncher": "_launch.local",
     "Materialized": "_files.materialized",
@@ -163,6 +165,7 @@ __all__ = [
     "Launcher",
     "LocalLauncher",
     "LocalSteps",
+    "Loop",
     "Materialized",
     "MaxRestarts",
     "MinSizePartitioner",

@@ -24,6 +24,7 @@ _OF_ELASTIC: Final = (*_EVERYWHERE, "kill an agent", *["kill again and again"] *
 FAULTS: Final = {
     "elastic": _OF_ELASTIC,
     "elastic on torch": _OF_ELASTIC,
+    "elastic loop": _OF_ELASTIC,
     "on Spark": (*_EVERYWHERE, "kill an executor", "kill an executor"),
     "old program": (*_EVERYWHERE, "kill an executor"),
     "two hosts": ("none", "kill", "kill an agent", "cut", "cut", "cut for good"),

@@ -131,6 +131,46 @@ def train_among_members(ctx: Any, log: str) -> Any:
     return int(model.optimizer.iterations.numpy()), initial, model.get_weights()
 
 
+def loop_among_members(ctx: Any, log: str) -> Any:
+    """Do the same in a loop of one's own."""
+    import time
+    from pathlib import Path
+
+    import tensorflow as tf
+
+    import keras
+
+    with ctx.strategy.scope():
+        model = build(keras)
+    initial = model.get_weights()
+    rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
+    loop = ctx.loop(model, rows, epoch=0, step=0)
+
+    def of_rank(x: Any, y: Any) -> None:
+        count = tf.cast(tf.shape(y)[0], tf.float32)
+        total = tf.distribute.get_replica_context().all_reduce("SUM", count)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x)[:, 0] - y) ** 2) / total
+        weights = model.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    step = tf.function(of_rank)
+
+    def steps() -> None:
+        while loop.epoch < LONG:
+            for x, y in loop.batches(rows):
+                ctx.strategy.run(step, args=(x, y))
+                loop.step += 1
+                with Path(log).open("a") as file:
+                    file.write(f"{loop.step} {' '.join(map(str, ctx.members))}\n")
+                time.sleep(0.05)
+            loop.epoch += 1
+
+    loop.run(steps)
+    return loop.step, initial, model.get_weights()
+
+
 def read_batches(ctx: Any) -> Any:
     rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
     return [(np.asarray(x), np.asarray(y)) for x, y in rows]
@@ -232,11 +272,17 @@ class Elastic(Trained):
     those that took part in each step.
     """
 
-    def __init__(self, folder: str, workers: int, backend: str = "tensorflow") -> None:
+    def __init__(
+        self,
+        folder: str,
+        workers: int,
+        backend: str = "tensorflow",
+        function: Callable[..., Any] = train_among_members,
+    ) -> None:
         self._batches, self._log = parts(workers), Path(folder, "members")
         super().__init__(
             workers_here(folder, (1, workers), backend=backend),
-            train_among_members,
+            function,
             steps_of(workers) // EPOCHS * LONG,
             str(self._log),
             data={"train": numbers()},
@@ -455,6 +501,7 @@ KINDS: Final[dict[str, Callable[[str, int], Job]]] = {
     "replaced": functools.partial(pulled, restarts=Restarts(max_replacements=3)),
     "elastic": Elastic,
     "elastic on torch": functools.partial(Elastic, backend="torch"),
+    "elastic loop": functools.partial(Elastic, function=loop_among_members),
     "parameter servers": on_servers,
     "pushed": Pushed,
     "on Spark": on_spark,

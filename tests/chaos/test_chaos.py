@@ -38,6 +38,7 @@ def _cluster():
         ("replaced", "kill an agent"),
         ("elastic", "kill"),
         ("elastic on torch", "kill"),
+        ("elastic loop", "kill"),
         ("parameter servers", "kill"),
         ("pushed", "starve"),
         pytest.param("on Spark", "kill an executor", marks=_ON_SPARK),

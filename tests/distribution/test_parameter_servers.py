@@ -248,6 +248,7 @@ def misuse(ctx):
         "adds up": lambda: ctx.fit(adds_up, batches),
         "column": lambda: ctx.dataset("train", batch_size=8, features="xx"),
         "server": lambda: ctx.server(),
+        "loop": lambda: ctx.loop(inside),
     }
     said = {}
     for name, attempt in attempts.items():
@@ -271,6 +272,7 @@ def test_what_fit_cant_do_is_refused_with_a_way_out(distribute):
     assert "use a larger batch_size" in said["adds up"]
     assert "Did you mean 'x'" in said["column"]
     assert "strategy='server'" in said["server"]
+    assert "ctx.loop() isn't available with strategy" in said["loop"]
 
 
 def one_step_beside_keras(ctx, class_weight):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -64,6 +65,9 @@ def test_the_programs_of_the_page_on_failure_show_a_failure(tmp_path):
     program = "\n".join(python_blocks("docs/failure.md"))
     output = run_as_a_user(sys.executable, program, tmp_path)
     assert "exception the function raised ValueError: no such luck" in output
+    (losses,) = re.findall(r"^losses: (.*)$", output, re.MULTILINE)
+    first, _, last = json.loads(losses)
+    assert 0 < last < first
 
 
 def test_the_program_of_the_page_on_observers_tells_how_a_job_goes(tmp_path):

@@ -40,12 +40,11 @@ def dataset(ctx):
     return ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
 
 
-def train(ctx, deaths, folder, victim="process", seconds=0.05):
-    """Train; ranks die after their steps in ``deaths``. Return who took part in each step.
+def dying(ctx, deaths, folder, victim="process"):
+    """Return a function that kills a rank after its steps in ``deaths``, each once.
 
-    After step 0: before their variables are made.
+    Step 0: before its variables are made.
     """
-    import keras
     from gridflow._agent.executor import executor_above
     from gridflow.testing.deaths import agent_of_this_task
 
@@ -58,6 +57,15 @@ def train(ctx, deaths, folder, victim="process", seconds=0.05):
             pid = pids[victim] if victim in pids else executor_above(agent).pid
             os.kill(pid, signal.SIGKILL)
             time.sleep(60)
+
+    return dies_after
+
+
+def train(ctx, deaths, folder, victim="process", seconds=0.05):
+    """Train, and die meanwhile. Return who took part in each step."""
+    import keras
+
+    dies_after = dying(ctx, deaths, folder, victim)
 
     class Watch(keras.callbacks.Callback):
         def __init__(self):
@@ -94,6 +102,88 @@ def train(ctx, deaths, folder, victim="process", seconds=0.05):
         "epochs": len(history.history["loss"]),
         "met": ctx.all_gather(ctx.rank),
     }
+
+
+def loop(ctx, deaths, folder, victim="process", seconds=0.05):
+    """Do the same in a loop of one's own."""
+    import keras
+
+    dies_after = dying(ctx, deaths, folder, victim)
+    dies_after(0)
+    with ctx.strategy.scope():
+        model = model_of(keras)
+        model.optimizer.build(model.trainable_variables)
+        seen = keras.metrics.Sum()
+    initial, rows, calls = model.get_weights(), dataset(ctx), []
+    kept = ctx.loop(model, seen, rows, epoch=0, members={}, loss=[])
+    make = {"tensorflow": tensorflow_step, "torch": torch_step}[ctx.backend]
+
+    def steps():
+        calls.append(list(ctx.members))
+        step = make(ctx, model, seen)
+        while kept.epoch < EPOCHS:
+            seen.reset_state()
+            for x, y in kept.batches(rows):
+                kept.loss.append(float(step(x, y)))
+                done = int(model.optimizer.iterations.numpy())
+                kept.members[str(done)] = list(ctx.members)
+                time.sleep(seconds)
+                ctx.report(done, loss=kept.loss[-1])
+                dies_after(done)
+            kept.epoch += 1
+        return len(kept.loss)
+
+    made = kept.run(steps)
+    return {
+        "rank": ctx.rank,
+        "members": {int(step): tuple(there) for step, there in kept.members.items()},
+        "changes": calls,
+        "initial": initial,
+        "weights": model.get_weights(),
+        "epochs": kept.epoch,
+        "met": ctx.all_gather(ctx.rank),
+        "losses": made,
+        "seen": float(seen.result()),
+    }
+
+
+def tensorflow_step(ctx, model, seen):
+    """Return a step that counts rows, for which there are two exchanges."""
+    import tensorflow as tf
+
+    def of_rank(x, y):
+        rows = tf.cast(tf.shape(y)[0], tf.float32)
+        total = tf.distribute.get_replica_context().all_reduce("SUM", rows)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x)[:, 0] - y) ** 2) / total
+        gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen.update_state(rows)
+        return loss
+
+    @tf.function
+    def step(x, y):
+        return ctx.strategy.reduce("SUM", ctx.strategy.run(of_rank, args=(x, y)), axis=None)
+
+    return step
+
+
+def torch_step(ctx, model, seen):
+    import torch
+
+    del ctx
+
+    def step(x, y):
+        model.zero_grad()
+        loss = torch.mean((model(torch.from_numpy(x))[:, 0] - torch.from_numpy(y)) ** 2)
+        loss.backward()
+        weights = model.trainable_variables
+        with torch.no_grad():
+            model.optimizer.apply([weight.value.grad for weight in weights], weights)
+        seen.update_state(float(len(y)))
+        return loss.detach()
+
+    return step
 
 
 def batches(ctx):
@@ -233,6 +323,27 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     for rank in deaths:
         told = [state for name, state in heard.tasks if name == f"worker:{rank}"]
         assert told == ["away", "back"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("deaths", "seen", "backend"),
+    [
+        ({0: [7], 2: [9]}, [3, 2, 1], "tensorflow"),
+        ({1: [7]}, [3, 2], "torch"),
+        ({0: [0]}, [3], "tensorflow"),
+    ],
+    ids=["two", "on torch", "before it"],
+)
+def test_a_loop_of_ones_own_goes_on_too(deaths, seen, backend, tmp_path, no_leaks):
+    del no_leaks
+    pytest.importorskip(backend)
+    result = run(loop, deaths, str(tmp_path), "process", 0.15, backend=backend)
+    first = check(result)
+    assert sizes(first["members"])[: len(seen)] == seen
+    assert first["changes"][-1] == [0, 1, 2]
+    assert first["losses"] == EPOCHS * len(parts()[0])
 
 
 @pytest.mark.slow

@@ -122,8 +122,14 @@ class Agreement:
         is_chief = self._group.rank == 0
         return list(callbacks) if is_chief else own_callbacks.without_writing(callbacks, taken)
 
+    def begin_loop(self) -> None:
+        """Start a loop of one's own, of all ranks."""
+        if self._group is not None:
+            self._group.told = self._group.heard = 0
+        self._tells_after_steps, self._is_in_fit = not self._adds_up_steps, True
+
     def end(self) -> None:
-        """End the fit."""
+        """End the fit or loop."""
         self._is_in_fit = False
 
     def start(self, model: Any) -> None:

@@ -26,12 +26,11 @@ import numpy as np
 from gridflow._collectives.errors import GroupChanges, PeerGone, is_loss
 from gridflow._keras import own_callbacks
 from gridflow._keras.callbacks import EpochResults
-from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import position
 from gridflow._keras.results import flavour_of
 from gridflow._keras.resume.callback import CheckpointAndResume, count_fit, fits_begun
 from gridflow._keras.resume.checkpoint_file import Checkpoint
-from gridflow._keras.resume.interrupted import MEANS, SUMS, joined
+from gridflow._keras.resume.interrupted import MEANS, METRICS, SUMS, joined
 from gridflow._keras.runtime import begin_fit
 from gridflow.errors import GridflowError, InvalidArgument
 
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from gridflow._collectives.host import HostGroup
     from gridflow._feed.plan.counter import Absence
     from gridflow._keras.runtime import Runtime
-
-_METRICS = "metrics"
 
 
 class _Exchange(Protocol):
@@ -73,17 +70,31 @@ class _Groups(Protocol):
         """
 
 
+class _Saver(Protocol):
+    """What knows the state of the fit or loop that runs."""
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether `interrupted` knows the state after the step that has ended."""
+
+    def interrupted(self) -> Checkpoint | None:
+        """Return the state after the last complete step; None if this rank can't tell."""
+
+    def repeat(self) -> None:
+        """Take the next fit or loop for the one that was interrupted."""
+
+
 class Regrouping:
-    """How the fits of this process go on.
+    """How the fits of this process go on, and its loops.
 
     `is_new`: Whether this process takes the place of one that has died, and has yet to join.
-    `saver`: The callback that knows the state of the fit that runs, if there is one.
+    `saver`: What knows the state of the fit or loop that runs, if there is one.
     """
 
     def __init__(self, runtime: Runtime, groups: _Groups, *, is_new: bool) -> None:
         self._runtime, self._groups, self.is_new = runtime, groups, is_new
         self._exchange: _Exchange | None = None
-        self.saver: CheckpointAndResume | None = None
+        self.saver: _Saver | None = None
         #: Whether the fit has yet to begin where the others took it up again, and what this rank
         #: knew then; None in a new process.
         self._is_entering = False
@@ -97,7 +108,7 @@ class Regrouping:
         #: In a new process: the number of the fit in which the others are, and what those before
         #: it have returned.
         self._awaits: int | None = None
-        self._past: list[tuple[dict[str, list[float]], list[int]]] = []
+        self._past: list[Any] = []
         self._group: HostGroup | None = None
         self._is_counted = False
         #: By rank, from which positions in the data to which it was away, so far.
@@ -105,8 +116,9 @@ class Regrouping:
         #: Those that take part.
         self.ranks: tuple[int, ...] = tuple(range(runtime.num_workers))
         self._told = () if is_new else self.ranks
-        #: Of each fit of the group with `CheckpointAndResume`: its losses and metrics, its epochs.
-        self._histories: list[tuple[dict[str, list[float]], list[int]]] = []
+        #: Of each loop of the group, and each fit with `CheckpointAndResume`: what processes are
+        #: told that pass over it. Of a fit: its losses and metrics, its epochs.
+        self._behind: list[Any] = []
 
     def meet(self, gpus: Sequence[str]) -> tuple[HostGroup, list[list[str]]] | None:
         """Return the first group, and each rank's GPUs; None: a new process joins with its fit.
@@ -126,7 +138,25 @@ class Regrouping:
         Returns: The ``History`` of a fit that they have behind them; otherwise None.
         """
         given = own_callbacks.flat(callbacks)
-        self._is_counted = any(isinstance(each, CheckpointAndResume) for each in given)
+        is_counted = any(isinstance(each, CheckpointAndResume) for each in given)
+        if not self.passes_over([model], is_counted=is_counted):
+            return None
+        if any(isinstance(each, EpochResults) for each in given):
+            begin_fit(self._runtime)
+        history = importlib.import_module(flavour_of(model) or "keras").callbacks.History()
+        if is_counted:
+            history.history, history.epoch = self.passed()
+        history.set_model(model)
+        model.history = history
+        return history
+
+    def passes_over(self, models: Sequence[Any], *, is_counted: bool) -> bool:
+        """Join the others before a fit or loop of a new process; return whether they are past it.
+
+        `models`: What it trains.
+        `is_counted`: Whether it is a loop, or a fit with `CheckpointAndResume`.
+        """
+        self._is_counted = is_counted
         if self.is_new:
             self.is_new = False
             if not self._go_on(None):
@@ -134,26 +164,24 @@ class Regrouping:
             # Evaluations before their fit are this rank's own.
             self._use(None)
         if self._awaits is None:
-            return None
-        if self._is_counted and fits_begun(self._runtime) == self._awaits:
-            self._awaits = None
-            self._use(self._group)
-            # What was traced before exchanges nothing.
+            return False
+        if not is_counted or fits_begun(self._runtime) != self._awaits:
+            return True
+        self._awaits = None
+        self._use(self._group)
+        for model in models:  # what was traced before exchanges nothing
             model.test_function = model.predict_function = None
-            return None
-        if any(isinstance(each, EpochResults) for each in given):
-            begin_fit(self._runtime)
-        history = importlib.import_module(flavour_of(model) or "keras").callbacks.History()
-        if self._is_counted:
-            count_fit(self._runtime)
-            history.history, history.epoch = self._past[len(self._histories)]
-            self._note(history)
-        history.set_model(model)
-        model.history = history
-        return history
+        return False
 
-    def begins(self, saver: CheckpointAndResume) -> None:
-        """Let the callback that knows the state of a fit begin it."""
+    def passed(self) -> Any:
+        """Count a fit or loop that is passed over, and return what the others tell of it."""
+        count_fit(self._runtime)
+        told = self._past[len(self._behind)]
+        self._behind.append(told)
+        return told
+
+    def begins(self, saver: _Saver) -> None:
+        """Let what knows the state of a fit or loop begin it."""
         self.saver, self._has_begun = saver, True
 
     def lent(self, make: Callable[[], Checkpoint]) -> Checkpoint | None:
@@ -201,14 +229,17 @@ class Regrouping:
         if self._exchange is not None:
             self._exchange.is_joining = False
 
-    def run(self, attempt: Callable[[], Any]) -> Any:
-        """Make a fit, again and again if it was interrupted by the loss of a rank."""
+    def run(self, attempt: Callable[[], Any], told_of: Callable[[Any], Any] | None = None) -> Any:
+        """Make a fit, or a loop, again and again if it was interrupted by the loss of a rank.
+
+        `told_of`: Returns what processes are told that pass over it, given what it returns.
+        """
         began = [counter.pending for counter in self._runtime.epoch_counters]
         while True:
             self._has_begun = False
             try:
                 with self._keeps_first_values():
-                    history = attempt()
+                    made = attempt()
             except BaseException as error:
                 saver, self.saver = self.saver, None
                 if not is_loss(error) or not self._knows_state(saver):
@@ -222,15 +253,14 @@ class Regrouping:
                 self._awaits = None  # in a new process that was in its fit already
                 if saver is not None:
                     saver.repeat()
-                    private_parts.forget_evaluation(saver.model)
             else:
                 self.restored()  # also if it was taken up again behind its last epoch
                 self._tell_missed()
                 if self._is_counted:
-                    self._note(history)
-                return history
+                    self._behind.append((told_of or _told)(made))
+                return made
 
-    def _knows_state(self, saver: CheckpointAndResume | None) -> bool:
+    def _knows_state(self, saver: _Saver | None) -> bool:
         """Return whether this rank knows where the fit was, or that the others do."""
         self._is_at_start = False
         if self._is_entering or not self._has_start:
@@ -251,14 +281,6 @@ class Regrouping:
             yield
         finally:
             self._exchange.may_join_later = True
-
-    def _note(self, history: Any) -> None:
-        """Keep what a fit has returned, for processes that pass over it."""
-        found = {}
-        for name, values in history.history.items():
-            with contextlib.suppress(TypeError, ValueError):  # a callback's own
-                found[name] = [float(value) for value in values]
-        self._histories.append((found, [int(epoch) for epoch in history.epoch]))
 
     def _go_on(self, mine: Checkpoint | None) -> bool:
         """Form the group again, and take the state of the rank that is furthest."""
@@ -283,7 +305,7 @@ class Regrouping:
         """Take the state of the rank that is furthest; return False if none has begun the fit."""
         content = b"" if mine is None else _written(mine)
         counters = [list(each.pending) for each in self._runtime.epoch_counters]
-        news = [self._place(mine), len(content), self._histories, self._absences, counters]
+        news = [self._place(mine), len(content), self._behind, self._absences, counters]
         told = self._runtime.agreement.gather(json.dumps(news).encode())
         everyone = [json.loads(each) for each in told]
         places = [each[0] for each in everyone]
@@ -361,11 +383,11 @@ class Regrouping:
     def _with_all(self, there: Checkpoint, mine: Checkpoint | None) -> Checkpoint:
         """Return the state with the metrics and statistics of all ranks that are left."""
         is_of_epoch = mine is not None and mine.epoch == there.epoch
-        _, metrics = self._added_up(_METRICS, there, mine if is_of_epoch else None)
+        _, metrics = self._added_up(METRICS, there, mine if is_of_epoch else None)
         count, means = self._added_up(MEANS, there, mine)
         _, sums = self._added_up(SUMS, there, mine)
         means = [(each / count).astype(each.dtype) for each in means]
-        return joined(there.with_values(_METRICS, metrics), means, sums)
+        return joined(there.with_values(METRICS, metrics), means, sums)
 
     def _added_up(
         self, group: str, there: Checkpoint, mine: Checkpoint | None
@@ -415,6 +437,15 @@ def _of_dataset(number: int, absences: list[list[Any]]) -> list[Absence]:
             epoch, batch = left[number] if number < len(left) else (0, 0)
             found.append(((epoch, batch), (back[number][0], back[number][1])))
     return found
+
+
+def _told(history: Any) -> tuple[dict[str, list[float]], list[int]]:
+    """Return what processes are told of a fit that pass over it."""
+    found = {}
+    for name, values in history.history.items():
+        with contextlib.suppress(TypeError, ValueError):  # a callback's own
+            found[name] = [float(value) for value in values]
+    return found, [int(epoch) for epoch in history.epoch]
 
 
 def _written(state: Checkpoint) -> bytes:

@@ -29,14 +29,20 @@ Phase = Literal["train", "test", "predict", "idle"]
 class GoesOn(Protocol):
     """How fits go on in this process after another rank was lost: `gridflow._keras.regrouping`."""
 
-    #: The callback that knows the state of the fit that runs, if there is one.
+    #: What knows the state of the fit or loop that runs, if there is one.
     saver: Any
 
     def enter(self, model: Any, callbacks: Any) -> Any:
         """Join the others before a fit of a new process, or pass over it: return its History."""
 
+    def passes_over(self, models: Sequence[Any], *, is_counted: bool) -> bool:
+        """Join the others before a fit or loop of a new process; return if they are past it."""
+
+    def passed(self) -> Any:
+        """Count a fit or loop that is passed over, and return what the others tell of it."""
+
     def begins(self, saver: Any) -> None:
-        """Let the callback that knows the state of a fit begin it."""
+        """Let what knows the state of a fit or loop begin it."""
 
     def lent(self, make: Callable[[], Any]) -> Any:
         """Return what all ranks start a fit from, if one lacks it; `make` returns this rank's."""
@@ -50,8 +56,8 @@ class GoesOn(Protocol):
     def restored(self) -> None:
         """Note that the model of a new process is that of the others."""
 
-    def run(self, attempt: Callable[[], Any]) -> Any:
-        """Make a fit, again and again if it was interrupted by the loss of a rank."""
+    def run(self, attempt: Callable[[], Any], told_of: Callable[[Any], Any] | None = None) -> Any:
+        """Make a fit or loop, again and again if it was interrupted by the loss of a rank."""
 
 
 class Runtime(Protocol):

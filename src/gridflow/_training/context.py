@@ -11,7 +11,7 @@ from gridflow._training import data_service, feeding, pulling
 from gridflow._training.modes.base import DatasetRequest
 from gridflow._training.streaming import PushedStream
 from gridflow._wire.reports import Evaluated
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, InvalidArgument
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gridflow._feed.selection import Columns, Weights
     from gridflow._files.listing import Paths
     from gridflow._files.parts import FilePart
+    from gridflow._keras.loop import Loop
     from gridflow._spec.cluster import ClusterSpec, Task
     from gridflow._spec.data_service import Sharding
     from gridflow._training.feeding import Start
@@ -783,6 +784,66 @@ class TrainingContext:
         return callbacks.build(
             self._runtime, checkpoint=checkpoint, tensorboard=tensorboard, progress=progress
         )
+
+    def loop(self, *kept: Any, **values: Any) -> Loop:
+        """Return what a training loop of your own goes on with when its group has changed.
+
+        It is to such a loop what `callbacks` are to ``fit``: with it, checkpoints are written, also
+        at the end of each pass over a dataset, and a restarted group resumes from them; and where
+        workers can be replaced, or come and go, the loop goes on when one is lost or comes back
+        (see ``docs/failure.md``).
+
+        Parameters
+        ----------
+        kept
+            What the loop changes: models (compiled ones with their optimizer), other optimizers,
+            metrics and variables, all of them built; and the datasets whose batches it trains on.
+        values
+            Plain values that it changes, with their first values: numbers, strings, None, lists and
+            dicts of these. They become attributes of the loop.
+
+        Returns
+        -------
+        Loop
+            ``loop.run(function)`` calls a function that trains, and calls it again when the group
+            has changed: with variables, values and datasets as they were after the last complete
+            step. A step ends where the next one of ``loop.batches(dataset)`` is asked for, or with
+            ``loop.keep()``. While the function runs, ``ctx.strategy.num_replicas_in_sync`` is the
+            number of workers that take part.
+
+        Raises
+        ------
+        InvalidArgument
+            A model or optimizer isn't built, an object has no variables, a value isn't plain, or
+            the strategy is ``parameter_server``.
+        GridflowError
+            On a parameter server or an evaluator.
+
+        Examples
+        --------
+        >>> def train(ctx):
+        ...     loop = ctx.loop(model, optimizer, rows, epoch=0)
+        ...
+        ...     def steps():
+        ...         while loop.epoch < 3:
+        ...             for x, y in loop.batches(rows):
+        ...                 step(x, y)
+        ...             loop.epoch += 1
+        ...
+        ...     loop.run(steps)
+        """
+        from gridflow._keras.loop import Loop
+
+        runtime = self._runtime
+        if not runtime.trains:
+            raise GridflowError("ctx.loop() is for tasks that train.")
+        if runtime.facts.hands_out_steps:
+            raise InvalidArgument(
+                "ctx.loop() isn't available with strategy='parameter_server', whose workers make "
+                "steps of their own: use ctx.fit, or ctx.coordinator with tf.train.Checkpoint."
+            )
+        self.strategy  # noqa: B018 (with it, the process joins the group)
+        return Loop(runtime, kept, values)
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Wait until all ranks have called this as often as this one.

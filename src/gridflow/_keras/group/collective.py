@@ -34,7 +34,7 @@ class CollectiveExchange:
         self._owner = strategy  # keeps the server
         (self._launcher,) = part(part(strategy.extended, "_cross_device_ops"), "_launchers")
         self.rank = self.place = int(part(strategy.extended, "_id_in_cluster"))
-        self.size = int(strategy.num_replicas_in_sync)
+        self.size = self.members = int(strategy.num_replicas_in_sync)
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that changes nothing: XLA compiles NCCL's operations."""

@@ -82,6 +82,11 @@ class GroupExchange:
         """The place of this rank among those that are there."""
         return 0 if self.group is None else int(self.group.rank)
 
+    @property
+    def members(self) -> int:
+        """How many ranks are there."""
+        return self.size if self.group is None else int(self.group.size)
+
     def _is_alone(self) -> bool:
         return is_alone() or self.size == 1 or self.group is None
 

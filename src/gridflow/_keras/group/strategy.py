@@ -89,6 +89,7 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         gpus = tf.config.list_logical_devices("GPU")
         self._device = "/device:GPU:0" if gpus else _CPU
         self.exchange, self._local = exchange, threading.local()
+        self._counts_members = False
         if resolver is not None:
             self._cluster_resolver = resolver
 
@@ -294,7 +295,18 @@ class Extended(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return 1 if self.step is not None else self.exchange.size
+        if self.step is not None:
+            return 1
+        return self.exchange.members if self._counts_members else self.exchange.size
+
+    @contextlib.contextmanager
+    def counting_members(self) -> Iterator[None]:
+        """Count as replicas, in a block, only the ranks that take part now."""
+        self._counts_members = True
+        try:
+            yield
+        finally:
+            self._counts_members = False
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
