@@ -445,6 +445,9 @@ class TensorflowDistributor:
         launcher, spec, program, modules, datasets, placement = self._check(
             train_fn, args, data, kwargs
         )
+        size = None
+        if spec.least is not None:  # there may be room for more later
+            size, spec = spec.num_workers, self.spec
         name = uuid.uuid4().hex[:10]
         notice = f"to be fed later: {placement.full}" if is_fed_later and placement.full else ""
         job_dir, claim = self._make_job_dir(name)
@@ -476,6 +479,7 @@ class TensorflowDistributor:
                 run_id=self._run_id,
                 observers=self._observers,
                 make_result=Result,
+                size=size,
             )
             run = JobRun(job, launcher)
             return JobHandle(run, launcher, job_dir, claim)

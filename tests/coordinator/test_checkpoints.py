@@ -33,6 +33,22 @@ def test_those_of_a_later_fit_are_newer_whatever_their_epoch(store):
     assert len(list(store.folder.glob("*.npz"))) == 2
 
 
+def test_another_number_of_workers_goes_on_between_two_epochs(store):
+    store.keeps_epochs = True
+    for place in ((0, 0, 5), (0, 1, 0), (0, 1, 4), (0, 1, 8), (0, 1, 12)):
+        commit(store, *place)
+    assert len(list(store.folder.glob("*.npz"))) == 3
+    assert store.latest()[0].place == Place(0, 1, 12)
+    assert store.latest(between_epochs=True)[0].place == Place(0, 1, 0)
+    assert store.latest()[0].place == Place(0, 1, 0), "the others are of no use any more"
+
+
+def test_without_one_between_two_epochs_it_begins_anew(store):
+    commit(store, 0, 0, 5)
+    assert store.latest(between_epochs=True) == (None, [])
+    assert store.latest() == (None, [])
+
+
 def test_an_agent_that_comes_back_late_adds_none_to_those_of_the_next_generation(store):
     commit(store, 0, 0, 1)
     under_way = store.incoming(0, 0)

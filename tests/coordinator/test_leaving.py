@@ -185,10 +185,10 @@ def test_one_that_dies_after_that_checkpoint_is_replaced_all_the_same():
 def test_start_timeout_begins_anew_with_each_executor_that_comes():
     story = Story()
     story.wait(90)
-    story(ev.SlotsCame, 1)
+    story(ev.SlotsCame, 1, 1)
     story.register(0)
     story.wait(90)
     assert story.phase is Phase.GATHERING
-    story(ev.SlotsCame, 7)
+    story(ev.SlotsCame, 7, 2)
     story.wait(11)
     assert story.phase is Phase.CLOSING

@@ -36,7 +36,7 @@ class Heard:
         store, journal = CheckpointStore(folder / "checkpoints"), Journal(folder)
         self.desk = RpcHandler(parts, folder, store, console, journal, Observed((), console.say))
         self.console = console
-        self.desk.new_launch(1, 0)
+        self.desk.new_launch(1, 0, 2)
         self._sent = 0
         for rank in range(len(TASKS)):
             about = {"host": "h", "address": f"h:{rank}", "environment": {}}
@@ -140,7 +140,7 @@ class Moment(queue.SimpleQueue):
     """Events; when an agent is heard of, a new launch begins, as soon as it may."""
 
     def __init__(self, desk):
-        self.begins = threading.Thread(target=desk.new_launch, args=(2, 1))
+        self.begins = threading.Thread(target=desk.new_launch, args=(2, 1, 2))
 
     def put(self, event):
         super().put(event)

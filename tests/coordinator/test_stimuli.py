@@ -119,7 +119,7 @@ def test_a_replay_says_where_this_version_decides_otherwise(tmp_path):
         ev.Heard(1.0, AGENTS[1], reports.Succeeded(1, {"kind": "none", "files": []})),
         ev.AgentLost(1.0, 1, 0, "gone"),
         ev.AgentLeaving(1.0, 1, 0, "will be gone"),
-        ev.SlotsCame(1.0, 2),
+        ev.SlotsCame(1.0, 2, 3),
         ev.TaskWaits(1.0, 0, 0, "barrier"),
         ev.WantsToJoin(1.0, 1, 1, 0),
         ev.RowsUnfit(1.0, "of two shapes"),

@@ -85,7 +85,7 @@ EVENTS = {
     "given up": lambda at: ev.LaunchEnded(at, 1, errors.TaskLost("gone"), outlived=True),
     "leaving": lambda at: ev.AgentLeaving(at, 1, 1, "decommissioned"),
     "leaving in another launch": lambda at: ev.AgentLeaving(at, 7, 1, "decommissioned"),
-    "slots came": lambda at: ev.SlotsCame(at, 1),
+    "slots came": lambda at: ev.SlotsCame(at, 1, 2),
     "saved": lambda at: heard(at, 0, reports.Saved(generation=0)),
     "another launch ended": lambda at: ev.LaunchEnded(at, 7),
     "interrupted": lambda at: ev.Interrupted(at),

@@ -79,6 +79,32 @@ def test_the_ledger_of_any_plan_balances_and_survives_json(rows, batch_size, tai
     assert str(again) == str(ledger)
 
 
+def test_what_was_fed_before_rows_were_divided_anew_is_checked_against_the_counts_of_then():
+    ledger = Ledger()
+    ledger.divide_anew()
+    for rank, rows in enumerate((6, 6)):
+        ledger.set_counts("train", rank, DatasetCounts(rows, rows))
+        ledger.add(EpochRecord("train", rank, 0, rows, 0, 0, complete=True))
+    ledger.divide_anew()
+    for rank, rows in enumerate((4, 4, 4)):
+        ledger.set_counts("train", rank, DatasetCounts(rows, rows))
+        ledger.add(EpochRecord("train", rank, 1, rows, 0, 0, complete=True))
+    assert ledger.check() == []
+    assert [(each.epoch, each.rows_fed) for each in ledger.records] == [(0, 6)] * 2 + [(1, 4)] * 3
+    assert ledger.to_pandas()["rows_in"].tolist() == [6, 6, 4, 4, 4]
+    assert "divided among another number of workers" in str(ledger)
+    again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
+    assert (again.records, again.counts, str(again)) == (
+        ledger.records,
+        ledger.counts,
+        str(ledger),
+    )
+    ledger.divide_anew()
+    ledger.set_counts("train", 0, DatasetCounts(12, 12))
+    ledger.add(EpochRecord("train", 0, 2, 11, 0, 0, complete=True))
+    assert len(ledger.check()) == 1
+
+
 def test_a_notebook_shows_the_account_and_not_where_it_lies_in_memory():
     ledger = Ledger()
     assert repr(ledger) == "Ledger()"

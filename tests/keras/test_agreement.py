@@ -86,6 +86,18 @@ def test_a_rank_that_trains_alone_saves_when_it_is_asked():
     assert agreement.take_request() == (False, False)
 
 
+def test_who_makes_room_for_more_workers_stays_at_the_end_of_an_epoch_and_not_before():
+    agreement = Agreement()
+    agreement.ask(stays=True, at_end=True)
+    assert not agreement.saves
+    assert agreement.take_request() == (False, False)
+    agreement.ask(stays=False)
+    assert agreement.saves
+    assert agreement.take_request() == (True, False)
+    assert agreement.take_request(may_grow=True) == (True, True)
+    assert agreement.take_request(may_grow=True) == (False, False)
+
+
 def count(ctx, dtype):
     """Train on uneven rows with a layer that counts them; return what it counted and a mean."""
 

@@ -243,3 +243,27 @@ def test_a_loop_without_ranks_hears_what_was_asked_of_its_process(life):
     assert isinstance(runtime.agreement, Agreement)
     loop.run(steps)
     assert made == [(2, True)]
+
+
+def test_a_loop_makes_room_for_more_workers_between_two_passes(files, life):
+    runtime = life()
+    runtime.training.checkpoint_every = 1
+    made, stays = [], []
+    runtime.checkpoint = lambda _, place, **told: made.append((*place, told["is_awaited"]))
+    runtime.rest = lambda: stays.append(len(made))
+    rows = of_parquet(files)
+    loop = Loop(runtime, [keras.Variable(0.0), rows], {"epoch": 0})
+
+    def steps():
+        while loop.epoch < EPOCHS:
+            for batch in loop.batches(rows):
+                del batch
+                if not made:
+                    runtime.agreement.ask(stays=True, at_end=True)
+            loop.epoch += 1
+
+    loop.run(steps)
+    steps_of_a_pass = [(0, 1), (0, 2), (1, 0)]
+    assert [each[1:3] for each in made[:STEPS]] == steps_of_a_pass
+    assert [each[3] for each in made] == [False, False, True, False, False, False]
+    assert stays == [STEPS]

@@ -49,6 +49,7 @@ def shrunk(plan: Plan) -> Plan:
                 ("replacements", 0),
                 ("steps", 5),
                 ("launches", "plain processes"),
+                ("room", plan.room[:-1]),
             )
             if getattr(plan, name) != value
         ]

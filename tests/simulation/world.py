@@ -12,7 +12,7 @@ import heapq
 import importlib.metadata
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ DRIVER_SILENT = 120.0
 STEP = 0.3
 #: Steps between two checkpoints.
 SAVES = 10
+#: Steps of an epoch, at whose end a group can grow.
+EPOCH = 15
 #: No job may take longer: the sum of the deadlines of all generations that a plan allows.
 LONGEST = 3000.0
 ENVIRONMENT = {
@@ -84,6 +86,8 @@ class Plan:
     faults: tuple[Fault, ...]
     #: With how many ranks a group goes on. Default: all.
     least: int | None = None
+    #: How many slots there are from which time on. Default: enough.
+    room: tuple[tuple[float, int], ...] = ()
 
     def __str__(self) -> str:
         about = (
@@ -91,7 +95,8 @@ class Plan:
             f"max_restarts={self.restarts}, max_preemptions={self.preemptions}, "
             f"max_replacements={self.replacements}, with at least {self.least or self.workers}"
         )
-        return "\n".join([about, *(f"  {fault}" for fault in self.faults)])
+        room = [f"{at:9.2f} s  {slots} slots" for at, slots in self.room]
+        return "\n".join([about, *room, *(f"  {fault}" for fault in self.faults)])
 
 
 #: Faults: of a process, of its agent, of the network between agent and driver, of the driver.
@@ -113,17 +118,25 @@ def plan_of(seed: int, workers: int | None = None) -> Plan:
         seconds = rng.choice((0.5, 5.0, 15.0, 40.0, 90.0)) * rng.uniform(0.5, 1.5)
         at = rng.uniform(0, 8 + STEP * steps)
         faults.append(Fault(at, rng.choice(kinds), rng.randrange(size), seconds))
-    return Plan(
+    launches = rng.choice(LAUNCHES)
+    plan = Plan(
         seed,
         size,
         steps,
-        rng.choice(LAUNCHES),
+        launches,
         rng.choice((0, 1, 3)),
         rng.choice((0, 2)),
         rng.choice((0, 0, 1, 3)),
         tuple(sorted(faults, key=lambda fault: fault.at)),
         rng.choice((None, 1, max(1, size - 1))),
     )
+    if plan.least is None or not plan.replacements or rng.random() < 0.5:
+        return plan
+    room = [(0.0, rng.randint(plan.least, size))]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        at = rng.uniform(room[-1][0], 30 + STEP * steps)
+        room.append((at, rng.randint(max(1, plan.least - 1), size)))
+    return replace(plan, room=tuple(room))
 
 
 class World:
@@ -137,7 +150,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.agents: list[Agent] = []
-        self.saved = 0
+        self.saved = self.saved_by = 0
         #: The phase of the job in which each fault struck.
         self.struck: dict[Fault, Phase] = {}
         #: Generations in which a rank has made all steps.
@@ -145,9 +158,22 @@ class World:
         #: By generation and view: the group, and the newest that has made a step.
         self.groups: dict[tuple[int, int, int], Group] = {}
         self.newest = (0, 0, 0)
+        #: How many agents can run at once; whether some that did had to go.
+        self.slots = plan.room[0][1] if plan.room else plan.workers
+        self.had_fewer = False
         self.driver = Driver(self)
+        for at, slots in plan.room[1:]:
+            self.after(at, lambda slots=slots: self.have(slots))
         for fault in plan.faults:
             self.after(fault.at, lambda fault=fault: self.strike(fault))
+
+    def save(self, done: int, size: int) -> None:
+        """Keep the place of a checkpoint, and with how many ranks it was made."""
+        self.saved, self.saved_by = max(self.saved, done), size
+
+    def saved_for(self, size: int) -> int:
+        """Return the place of the checkpoint from which so many ranks can go on."""
+        return self.saved if size == self.saved_by else self.saved // EPOCH * EPOCH
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         self._count += 1
@@ -167,6 +193,16 @@ class World:
             self.now = at
             action()
         return self.driver.finish
+
+    def have(self, slots: int) -> None:
+        """Let there be another number of slots."""
+        self.say(f"there are {slots} slots")
+        self.had_fewer |= slots < self.slots
+        self.slots = slots
+        for agent in list(self.agents):
+            if agent.rank >= slots:
+                agent.end(died=True)
+        self.driver.tell_of_slots()
 
     def strike(self, fault: Fault) -> None:
         """Let something go wrong."""
@@ -193,6 +229,7 @@ class Driver:
             max_replacements=plan.replacements,
             replaces_agents=plan.launches != "barrier",
             least=plan.least,
+            size=min(plan.workers, world.slots),
         )
         self.meetings = self._meetings(0)
         self.mailboxes: list[Mailbox] = [Mailbox() for _ in self.tasks]
@@ -202,7 +239,7 @@ class Driver:
         self._paused = 0.0
 
     def _meetings(self, generation: int) -> Meetings:
-        names = [str(task) for task in self.tasks]
+        names = [str(task) for task in self.machine.tasks]
         keeps = self.world.plan.replacements > 0
         return Meetings(generation, range(len(names)), names, keeps=keeps)
 
@@ -251,11 +288,13 @@ class Driver:
         for one in todo:
             match one:
                 case ev.BeginLaunch(launch):
-                    self.mailboxes = [Mailbox() for _ in self.tasks]
-                    Launch(self.world, launch, self.machine.generation)
+                    self.mailboxes = [Mailbox() for _ in self.machine.tasks]
+                    Launch(self.world, launch, self.machine.generation, len(self.mailboxes))
+                    self.world.after(1.0, self.tell_of_slots)
                 case ev.CancelLaunch(launch):
                     self._launch_of(launch).cancel()
                 case ev.StartGeneration(generation, _):
+                    self.world.saved = self.world.saved_for(len(self.machine.tasks))
                     self.meetings = self._meetings(generation)
                     self.send(commands.Start(generation, (), None))
                 case ev.Send(command, to):
@@ -275,11 +314,19 @@ class Driver:
                 case ev.StartRank(generation, rank, _, view):
                     self.send(commands.Start(generation, (), None, view=view), (rank,))
 
+    def tell_of_slots(self) -> None:
+        """Tell the machine how many slots there are, if it could use more."""
+        if len(self.machine.tasks) < len(self.tasks) and self.machine.launch:
+            told = lambda: self.tell(  # noqa: E731
+                ev.SlotsCame(self.clock, self.machine.launch, self.world.slots)
+            )
+            self.when_awake(told)
+
     def _launch_of(self, number: int) -> Launch:
         return next(each.launch for each in self.world.agents if each.launch.number == number)
 
     def send(self, command: Any, to: Any = None) -> None:
-        for rank in range(len(self.tasks)) if to is None else to:
+        for rank in range(len(self.mailboxes)) if to is None else to:
             self.mailboxes[rank].put(command)
 
     def answer(self, answers: Any) -> None:
@@ -354,12 +401,12 @@ class Mailbox:
 class Launch:
     """The agents that the target starts together, and how their end is told."""
 
-    def __init__(self, world: World, number: int, generation: int) -> None:
-        self.world, self.number = world, number
+    def __init__(self, world: World, number: int, generation: int, size: int) -> None:
+        self.world, self.number, self.size = world, number, size
         self.is_over = self._has_failed = self._is_cancelled = False
         self._generation = generation
         self._retries = itertools.count(1)
-        self.agents = [Agent(world, self, rank, generation) for rank in range(world.plan.workers)]
+        self.agents = [Agent(world, self, rank, generation) for rank in range(size)]
         world.agents += self.agents
 
     def cancel(self) -> None:
@@ -435,6 +482,9 @@ class Agent:
     def _register(self) -> None:
         driver = self.world.driver
         if not self.is_alive:
+            return
+        if self.rank >= self.world.slots:
+            self.world.after(LATE, self._register)
             return
         if self._is_frozen(self._register):
             return
@@ -526,7 +576,7 @@ class Agent:
                     self.process.met(command)
             case commands.AskToSave() if command.generation == self.generation:
                 if self.process is not None:
-                    self.process.save(stays=command.stays)
+                    self.process.asked(command)
             case commands.Inspect() if self.process is not None:
                 self.process.inspect()
 
@@ -583,7 +633,7 @@ class Process:
         self.done = self.world.saved
         self.group: Group | None = None
         self._failure: TaskFailure | None = None
-        self.stays = False
+        self.stays = self.grows = False
         self.world.after(self.world.random.uniform(0.5, 6), self._is_up)
 
     @property
@@ -618,7 +668,7 @@ class Process:
         if self.joined and not (self.is_ready or self.is_new):
             self.is_ready = True  # it doesn't wait for the others before its first fit
             self._report(reports.Ready(generation=self.generation))
-        if self._plan.workers == 1:
+        if self.agent.launch.size == 1:
             self._join()
             return
         introduction = reports.Meet(
@@ -659,7 +709,7 @@ class Process:
         self._due(True)
 
     def _due(self, due: bool) -> None:
-        together = self._plan.workers > 1
+        together = self.agent.launch.size > 1
         self._told_at = self.world.now
         self._report(reports.StepsDue(due, together, generation=self.generation))
 
@@ -717,10 +767,11 @@ class Process:
             self._waits = False
             self._introduce()
 
-    def save(self, *, stays: bool) -> None:
-        """Make a checkpoint at the end of the step, if there are steps."""
-        if self.group is not None and not self.is_reported:
-            self.group.saves, self.group.stays = True, stays
+    def asked(self, told: commands.AskToSave) -> None:
+        """Make a checkpoint at the end of the step, if there are steps, or at that of an epoch."""
+        self.grows |= told.at_end
+        if self.group is not None and not self.is_reported and not told.at_end:
+            self.group.saves, self.group.stays = True, told.stays
 
     def inspect(self) -> None:
         if not self.is_frozen:
@@ -804,7 +855,10 @@ class Group:
         self._check()
         self.done += 1
         is_last = self.done >= self.world.plan.steps
-        if self.done % SAVES == 0 or self.saves:
+        grows = any(each.grows for each in self.members.values())
+        if grows and self.done % EPOCH == 0 and not is_last:
+            self.saves = self.stays = True
+        if self.done % SAVES == 0 or self.done % EPOCH == 0 or self.saves:
             self._save()
         if self.stays:
             return
@@ -826,7 +880,7 @@ class Group:
         if chief is None:
             return  # it is away
         if self._is_present(chief):
-            self.world.saved = max(self.world.saved, self.done)
+            self.world.save(self.done, chief.agent.launch.size)
             if self.saves:
                 chief.agent.report(reports.Saved(generation=self.key[1]))
         self.saves = False
@@ -871,6 +925,7 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
     if len(restarts) - (error is not None) > plan.restarts:
         raise Broken("the group was restarted more often than allowed")
     kinds = [fault.kind for fault in plan.faults if fault in world.struck]
+    kinds += ["slots went"] * world.had_fewer
     if not kinds and error is not None:
         raise Broken(f"nothing went wrong, and the job failed: {error}")
     goes_on = {"kill"} if plan.launches == "barrier" else {"kill", "agent killed"}
@@ -878,12 +933,31 @@ def check(plan: Plan, finish: ev.Finish, world: World) -> None:
     goes_on_in = {Phase.TRAINING} | ({Phase.STARTING} if set(kinds) <= {"kill"} else set())
     is_training = set(world.struck.values()) <= goes_on_in
     spaced = all(b.at - a.at > 20 for a, b in itertools.pairwise(plan.faults))
-    if are_kills and is_training and spaced and plan.workers > 1 and error is not None:
+    fewest = min((slots for _, slots in plan.room), default=plan.workers)
+    if are_kills and is_training and spaced and fewest > 1 and error is not None:
         raise Broken(f"who was killed wasn't replaced: {error}")
     named = {f"worker:{fault.rank}" for fault in plan.faults if fault.kind not in DRIVER}
+    if world.had_fewer:
+        named |= {f"worker:{rank}" for rank in range(min(each for _, each in plan.room), 6)}
     first = getattr(error, "failures", ())[:1]
     if first and first[0].task not in named and "driver stands still" not in kinds:
         raise Broken(f"{first[0].task} is blamed, where nothing went wrong: {error}")
+    _check_size(plan, error, world)
+
+
+def _check_size(plan: Plan, error: Any, world: World) -> None:
+    """Check that a job has grown once it could, and hasn't waited for more than it needs."""
+    machine = world.driver.machine
+    grew_at, most = plan.room[-1] if plan.room else (0.0, plan.workers)
+    quiet_since = max([grew_at, *(fault.at + fault.seconds for fault in plan.faults)])
+    is_late = world.now > quiet_since + 3 * EPOCH * STEP + 20
+    if error is None and is_late and len(machine.tasks) < most and not machine.away:
+        raise Broken(f"the job ended with {len(machine.tasks)} workers, and had {most} slots")
+    never_came = [each for each in getattr(error, "failures", ()) if "not register" in each.summary]
+    there = [each for each in world.agents if each.launch.number == machine.launch]
+    came = sum(each.rank < world.slots for each in there)
+    if never_came and not plan.faults and came >= (plan.least or plan.workers):
+        raise Broken(f"{came} agents have come, which are enough: {error}")
 
 
 def simulate(plan: Plan) -> World:

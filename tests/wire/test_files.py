@@ -74,7 +74,7 @@ class Driver:
         self.launch(1)
 
     def launch(self, number):
-        self.desk.new_launch(number, 0)
+        self.desk.new_launch(number, 0, 2)
         for rank in range(len(TASKS)):
             answer = self.desk.register({**sender(number, rank), **ABOUT})
             assert answer == {"accepted": True, "generation": 0}

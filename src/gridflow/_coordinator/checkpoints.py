@@ -54,16 +54,18 @@ class CheckpointStore:
     `num_workers`: How many tasks train; noted beside the checkpoints.
     `job`: The job's id, for the names of arriving files.
     `owner`: Keeps other jobs out of the folder, until `close`.
+    `keeps_epochs`: Whether to keep the newest one from between two epochs, too.
     `lost`: Set once another job has taken over the checkpoints, which a local lock rules out.
     """
 
     lost: JobExists | None = None
+    keeps_epochs = False
 
     def __init__(
         self, folder: Path, num_workers: int = 1, job: str = "", owner: FolderLock | None = None
     ) -> None:
         self.folder = folder
-        self._num_workers, self._job, self._owner = num_workers, job, owner
+        self.num_workers, self._job, self._owner = num_workers, job, owner
         self._lock = threading.Lock()
         self._newest_label: str | None = None
         make_folders(self.folder)
@@ -101,17 +103,23 @@ class CheckpointStore:
             if not path.name.startswith(self._incoming):
                 path.unlink(missing_ok=True)
                 raise GridflowError(f"checkpoint {name} came too late: its generation is over")
-            if self.workers != self._num_workers:
-                write_whole(self.folder / WORKERS, str(self._num_workers))
+            if self.workers != self.num_workers:
+                write_whole(self.folder / WORKERS, str(self.num_workers))
             self._write_label(name, label)
             path.rename(self.folder / name)
             sync(self.folder)  # so that the rename lasts, too
-            for old in self._all()[:-_KEPT]:
+            for old in self._old():
                 with contextlib.suppress(OSError):  # tried again after the next one
                     self.path(old.name).unlink()
                     self._label_of(old.name).unlink(missing_ok=True)
             self._newest_label = label
         return name
+
+    def _old(self) -> list[CommittedCheckpoint]:
+        """Return those that aren't needed any more."""
+        old = self._all()[:-_KEPT]
+        whole = [each for each in self._all() if not each.place.step][-1:]
+        return [each for each in old if not (self.keeps_epochs and each in whole)]
 
     @property
     def newest(self) -> Place | None:
@@ -144,11 +152,14 @@ class CheckpointStore:
         if label is not None:
             write_whole(path, label)
 
-    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
+    def latest(
+        self, *, between_epochs: bool = False
+    ) -> tuple[CommittedCheckpoint | None, list[str]]:
         """Return the newest checkpoint that can be used, and what is wrong with newer ones.
 
         Others are renamed and kept for inspection.
 
+        `between_epochs`: Delete those from within an epoch that are newer than all others.
         Raises `GridflowError`: None of the existing ones can be used. Starting over silently would
             lose them.
         """
@@ -156,6 +167,10 @@ class CheckpointStore:
         with self._lock:
             for checkpoint in reversed(self._all()):
                 path = self.path(checkpoint.name)
+                if between_epochs and checkpoint.place.step:
+                    path.unlink()
+                    self._label_of(checkpoint.name).unlink(missing_ok=True)
+                    continue
                 problem = _problem(path)
                 if problem is None:
                     return checkpoint, wrong

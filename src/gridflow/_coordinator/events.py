@@ -85,9 +85,10 @@ class AgentLeaving(Event):
 
 @dataclass(frozen=True)
 class SlotsCame(Event):
-    """The cluster has given the launch more slots."""
+    """The cluster has another number of slots for the launch's tasks, its own included."""
 
     launch: int
+    slots: int
 
 
 @dataclass(frozen=True)

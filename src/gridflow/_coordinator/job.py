@@ -26,6 +26,7 @@ class PreparedJob:
     `spec`: What the tasks need.
     `program`: What `gridflow._spec.program.dump` returned.
     `modules`: What `gridflow._spec.modules.pack` returned; empty: none.
+    `size`: How many workers there is room for at the start. Default: all of the spec.
     `data`: Datasets in the launcher's form.
     `left_out` (mapping of dataset to mapping of column to reason): Columns that the launcher
         doesn't feed.
@@ -57,6 +58,7 @@ class PreparedJob:
     run_id: str | None = None
     observers: tuple[Observer, ...] = ()
     make_result: Callable[[Any, Path], Any] | None = None
+    size: int | None = None
 
     def start(self) -> JobStart:
         """Return what observers are told of it."""
@@ -64,7 +66,7 @@ class PreparedJob:
         options = {
             "strategy": training.strategy,
             "backend": training.backend,
-            "num_workers": self.spec.num_workers,
+            "num_workers": self.size or self.spec.num_workers,
             "seed": training.seed,
             "checkpoint_every": training.checkpoint_every,
         }

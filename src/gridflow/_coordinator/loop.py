@@ -76,7 +76,6 @@ class JobRun:
         self.job, self._launcher = job, launcher
         spec, training = job.spec, job.spec.training
         self.spec = spec
-        self._num_workers = spec.num_workers
         with writing_to(f"the job's folder {job.job_dir}", ELSEWHERE):
             self._console = Console(
                 spec.tasks, job.job_dir / "logs", logs=job.logs, progress=job.show_progress
@@ -85,13 +84,14 @@ class JobRun:
             self._checkpoints = store_of(
                 job.checkpoint_dir,
                 job.checkpoint_mirror,
-                self._num_workers,
+                job.size or spec.num_workers,
                 job.id,
                 self._console.say,
             )
         except BaseException:
             self._console.close()
             raise
+        self._checkpoints.keeps_epochs = spec.least is not None
         # Half of the time that agents may be silent counts as a standstill of the driver.
         self._clock = Clock(min(_STANDSTILL_SECONDS, spec.deadlines.heartbeat / 2))
         self._journal = Journal(job.job_dir)
@@ -120,6 +120,7 @@ class JobRun:
             start_timeout=spec.start_timeout,
             max_replacements=spec.max_replacements,
             least=spec.least,
+            size=job.size,
             replaces_agents=getattr(launcher, "replaces_agents", False),  # others' may not say
         )
         self._machine = self._recorded.machine
@@ -309,7 +310,7 @@ class JobRun:
 
     def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:
         """Ask all processes for their stacks; None for one that doesn't answer in time."""
-        tasks, answers = self.job.spec.tasks, self._desk.stacks
+        tasks, answers = self._machine.tasks, self._desk.stacks
         answers.clear()
         self._desk.send(commands.Inspect(self._machine.generation))
         end = time.monotonic() + timeout
@@ -391,9 +392,14 @@ class JobRun:
         """Pass it on as an event."""
         self._desk.events.put(ev.AgentLeaving(self._clock.now(), launch, rank, detail))
 
-    def slots_came(self, launch: int) -> None:
+    def slots_came(self, launch: int, slots: int) -> None:
         """Pass it on as an event."""
-        self._desk.events.put(ev.SlotsCame(self._clock.now(), launch))
+        self._desk.events.put(ev.SlotsCame(self._clock.now(), launch, slots))
+
+    def could_use(self, launch: int) -> int:
+        """Return how many more tasks a launch could have."""
+        is_now = launch == self._machine.launch and self.spec.least is not None
+        return len(self.spec.tasks) - len(self._machine.tasks) if is_now else 0
 
     def has_agents(self, launch: int) -> bool:
         """Return whether any agent of a launch has registered."""
@@ -465,10 +471,7 @@ class JobRun:
     def _carry_out(self, instruction: ev.Instruction, payload: AgentPayload) -> None:
         match instruction:
             case ev.BeginLaunch(launch):
-                self._desk.new_launch(launch, self._machine.generation)
-                self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
-                now = replace(payload, launch=launch, generation=self._machine.generation)
-                self._launches[launch] = self._launcher.launch(now, self.job.data, self)
+                self._launches[launch] = self._begin(launch, payload)
             case ev.CancelLaunch(launch):
                 self._launches[launch].cancel()
             case ev.ReplaceExecutor(launch, rank):
@@ -496,10 +499,20 @@ class JobRun:
                     self._console.say(f"where the time went: {found.sentence}")
                 self._finish = instruction
 
+    def _begin(self, launch: int, payload: AgentPayload) -> Launch:
+        size = len(self._machine.tasks)
+        self._desk.new_launch(launch, self._machine.generation, size)
+        self._obstacle, self._look_at = "", self._clock.now() + _OBSTACLE_SECONDS
+        spec = payload.spec if size == len(payload.spec.tasks) else payload.spec.with_workers(size)
+        now = replace(payload, launch=launch, generation=self._machine.generation, spec=spec)
+        return self._launcher.launch(now, self.job.data, self)
+
     def _start(self, begun: ev.StartGeneration) -> None:
         self._checkpoints.begin(begun.generation)  # none comes after the look at the newest
         if begun.generation > 0:  # until then none was made, and the first look read all of it
-            self._latest = self._latest_checkpoint()
+            # Within an epoch, another number of workers would skip rows, and repeat others.
+            is_other = self._checkpoints.workers != len(begun.addresses)
+            self._latest = self._latest_checkpoint(between_epochs=is_other)
         latest = self._latest
         if latest is not None:
             self._resumed[begun.generation] = latest.place
@@ -511,7 +524,8 @@ class JobRun:
                 self._observed.tell("restart", ended[0])
             self._console.say(f"{why}Generation {begun.generation} starts from {where}")
         if latest:
-            self._compare_workers()
+            self._compare_workers(len(begun.addresses))
+        self._checkpoints.num_workers = len(begun.addresses)
         resume = latest.name if latest else None
         place = latest.place if latest else None
         self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))
@@ -538,15 +552,15 @@ class JobRun:
             refused = ev.NotReplaced(self._clock.now(), self._machine.launch, rank, why)
             self._desk.events.put(refused)
 
-    def _latest_checkpoint(self) -> CommittedCheckpoint | None:
-        latest, unreadable = self._checkpoints.latest()
+    def _latest_checkpoint(self, *, between_epochs: bool = False) -> CommittedCheckpoint | None:
+        latest, unreadable = self._checkpoints.latest(between_epochs=between_epochs)
         for words in unreadable:
             self._console.say(f"{words}: using the one before it")
         return latest
 
-    def _compare_workers(self) -> None:
+    def _compare_workers(self, now: int) -> None:
         """Report a checkpoint of another number of workers."""
-        before, now = self._checkpoints.workers, self._num_workers
+        before = self._checkpoints.workers
         if before not in {None, now}:
             self._console.say(
                 f"resuming with {now} workers from a checkpoint of {before}: steps now have "
@@ -588,7 +602,7 @@ class JobRun:
         return Outcome(
             results=tuple(
                 self._desk.results.get(place, _AWAY if place in self._machine.away else _NO_VALUE)
-                for place, task in enumerate(self.job.spec.tasks)
+                for place, task in enumerate(self._machine.tasks)
                 if task.role in TRAINING_ROLES
             ),
             history=self._desk.history,

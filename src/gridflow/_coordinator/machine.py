@@ -12,6 +12,10 @@
                      |
                  RELAUNCHING --agents gone--> GATHERING (next generation, next launch)
 
+Where workers come and go, a launch may have fewer tasks than the job: as many as have come in
+time, if those are enough. Once the cluster has slots for more, the group makes a checkpoint at the
+end of an epoch, and the next launch has them. Neither is a failure.
+
 `gridflow._coordinator.phases` has the table of transitions and deadlines.
 
 When an agent's executor is about to be preempted (`AgentLeaving`), the group makes a checkpoint and
@@ -97,7 +101,9 @@ class JobMachine:
     `environment`: The driver's versions. Default: only gridflow's.
     `max_replacements`: How many ranks of the group may be replaced while the others go on.
     `replaces_agents`: Whether they also may if their agent is gone.
-    `least`: With how many ranks the group goes on while others are replaced. Default: all.
+    `least`: With how many ranks the group goes on while others are replaced. Default: all. Where it
+        is given, all parts train, and a launch may have fewer tasks: the first ones.
+    `size`: How many the first launch has. Default: all.
     """
 
     def __init__(
@@ -112,9 +118,9 @@ class JobMachine:
         max_replacements: int = 0,
         replaces_agents: bool = False,
         least: int | None = None,
+        size: int | None = None,
     ) -> None:
-        self.parts = tuple(parts)
-        self.tasks = tuple(part.task for part in self.parts)
+        self._all_parts, self._size = tuple(parts), size or len(parts)
         self.deadlines, self.start_timeout = deadlines, start_timeout
         self.policy = policy or MaxRestarts(0)
         self.needs = needs
@@ -124,22 +130,21 @@ class JobMachine:
         self.launch = 0
         self.attempts: list[Attempt] = []
         self.failures: list[TaskFailure] = []
-        trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
-        self._chief = trains[0] if trains else 0
-        self._group = trains if max_replacements and len(trains) > 1 else ()
         self.max_replacements, self._replaces_agents = max_replacements, replaces_agents
-        self._least = len(self._group) if least is None else least
+        self._use(self._size)
+        self._least, self._is_elastic = least or len(self._group), least is not None
+        #: How many tasks the cluster can run at once for the launch, and could at most, if known.
+        self._slots = self._most_slots = 0
         #: When the last event was, and sizes of the group in this generation.
         self._at = 0.0
-        self._sizes: list[tuple[float, int]] = []
+        self._is_resized = self._size < len(parts)
+        self._sizes = self._first_sizes
         #: Why ranks of the group were replaced, in all generations.
         self.replaced: list[TaskFailure] = []
-        self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
-        self._evaluators = tuple(
-            rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
-        )
         #: Whether the group moves once it has made the checkpoint that it was asked for.
         self._saves_to_move: bool | None = None
+        #: The rank that was asked to let the group stop, so that there can be more workers.
+        self._asked_to_grow: int | None = None
         self._become([Member() for _ in self.tasks])
         self._since, self._deadline = 0.0, 0.0
         self._generation_began = 0.0
@@ -150,6 +155,18 @@ class JobMachine:
         self._error: GridflowError | None = None
         self._interrupted = False
         self._standstill: ev.DriverStoodStill | None = None
+
+    def _use(self, size: int) -> None:
+        """Let a launch have so many tasks."""
+        self.parts = self._all_parts[:size]
+        self.tasks = tuple(part.task for part in self.parts)
+        trains = tuple(r for r, part in enumerate(self.parts) if part.task.role in TRAINING_ROLES)
+        self._chief = trains[0] if trains else 0
+        self._group = trains if self.max_replacements and len(trains) > 1 else ()
+        self._awaited = tuple(rank for rank, part in enumerate(self.parts) if part.is_awaited)
+        self._evaluators = tuple(
+            rank for rank, part in enumerate(self.parts) if part.task.role == EVALUATOR
+        )
 
     def begin(self, at: float) -> list[ev.Instruction]:
         """Return the first instructions."""
@@ -176,13 +193,17 @@ class JobMachine:
                 return self._launch_ended(event)
             case ev.Registered():
                 return self._registered(event.at, event.agent)
-            case ev.AgentLost() | ev.AgentLeaving() | ev.NotReplaced() | ev.WantsToJoin():
+            case (
+                ev.AgentLost()
+                | ev.AgentLeaving()
+                | ev.NotReplaced()
+                | ev.WantsToJoin()
+                | ev.SlotsCame()
+            ):
                 return self._goes_or_comes(event)
             case ev.TaskWaits() if event.generation == self.generation:
                 doing = event.function and f"waits in {event.function}"
                 self._steps.absent(event.rank, doing)
-            case ev.SlotsCame() if event.launch == self.launch and self.phase is Phase.GATHERING:
-                self._put_off_deadline(event.at)
             case ev.RowsUnfit() if not self._ending and not self.failures:
                 return self._close(event.at, DataError(event.reason))
             case ev.DriverFailed() if not self._ending:
@@ -232,11 +253,12 @@ class JobMachine:
                     self._joining.discard(rank)
                     for each in self._away:  # the others have got over it
                         self._unhealed.pop(each, None)
-                    return self._let_in()
+                    return self._let_in() or self._ask_to_grow()
                 return []
             case reports.Saved():
-                moves = self._saves_to_move and self.phase is Phase.TRAINING
-                return self._move(at) if moves else []
+                if self.phase is not Phase.TRAINING:
+                    return []
+                return self._move(at) if self._saves_to_move else self._grow(at)
             case reports.Failed(failure):
                 return self._task_failed(at, rank, failure)
             case reports.Ready():
@@ -280,10 +302,13 @@ class JobMachine:
     # How agents and launches end -----------------------------------------------------------------
 
     def _goes_or_comes(
-        self, event: ev.AgentLost | ev.AgentLeaving | ev.NotReplaced | ev.WantsToJoin
+        self,
+        event: ev.AgentLost | ev.AgentLeaving | ev.NotReplaced | ev.WantsToJoin | ev.SlotsCame,
     ) -> list[ev.Instruction]:
         if event.launch != self.launch:
             return []
+        if isinstance(event, ev.SlotsCame):
+            return self._slots_came(event)
         if isinstance(event, ev.WantsToJoin):
             if event.generation == self.generation and self.phase in _WITH_GROUPS:
                 self._ready_to_join.add(event.rank)
@@ -374,6 +399,7 @@ class JobMachine:
         if self._can_do_without(rank):
             return [ev.Say(f"{self.tasks[rank]}: {detail}. The others go on when it is gone")]
         moves = self._saves_to_move = self._may_move()
+        self._asked_to_grow = None
         then = "moves" if moves else "continues while it can (max_preemptions allows no move)"
         words = f"{self.tasks[rank]}: {detail}. The group makes a checkpoint and {then}"
         # It tells the other ranks with its step, so that all save after the same one.
@@ -494,6 +520,8 @@ class JobMachine:
 
     def _begin_launch(self, at: float) -> list[ev.Instruction]:
         self.launch += 1
+        self._use(self._size)
+        self._slots = self._most_slots = 0
         self._become([Member() for _ in self.tasks])
         self._generation_began = at
         self._launch_alive, self._cancelled, self._outlived = True, False, False
@@ -530,10 +558,50 @@ class JobMachine:
             for rank, failure in early:
                 todo += self._task_failed(at, rank, failure) if failure else []
             return todo
+        return self._relaunch(at)
+
+    def _relaunch(self, at: float) -> list[ev.Instruction]:
         self._enter(Phase.RELAUNCHING, at)
         if not self._launch_alive:
             return self._gather(at)
         return [ev.Send(commands.Close()), ev.CancelLaunch(self.launch)]
+
+    # Another number of workers -------------------------------------------------------------------
+
+    def _slots_came(self, event: ev.SlotsCame) -> list[ev.Instruction]:
+        self._slots = event.slots
+        if self.phase is Phase.GATHERING and event.slots > self._most_slots:
+            self._put_off_deadline(event.at)
+        self._most_slots = max(event.slots, self._most_slots)
+        return self._ask_to_grow() or self._go_on(event.at)
+
+    def _ask_to_grow(self) -> list[ev.Instruction]:
+        """Ask the group to stop at the end of its epoch, if there are slots for more workers."""
+        size = min(self._slots, len(self._all_parts))
+        if self._asked_to_grow is not None or size <= len(self.parts) or not self._is_elastic:
+            return []
+        is_whole = not (self.away or self._coming or self._unhealed)
+        if self.phase is not Phase.TRAINING or self._saves_to_move is not None or not is_whole:
+            return []
+        self._asked_to_grow = self._chief
+        words = f"there is room for {size} workers: the job goes on with them after this epoch"
+        asked = commands.AskToSave(self.generation, stays=True, at_end=True)
+        return [ev.Say(words), ev.Send(asked, (self._chief,))]
+
+    def _grow(self, at: float) -> list[ev.Instruction]:
+        """Start again with more workers: the group has made its checkpoint, and waits."""
+        if self._asked_to_grow is None:
+            return []
+        size = max(len(self.parts), min(self._slots, len(self._all_parts)))
+        return self._resize(at, size, f"the job goes on with {size} workers")
+
+    def _resize(self, at: float, size: int, words: str) -> list[ev.Instruction]:
+        """Launch another number of tasks, which isn't a failure."""
+        self._size, self._is_resized = size, True
+        self._note_attempt(at, None)
+        self.generation += 1
+        self.failures = []
+        return [ev.Say(words), *self._relaunch(at)]
 
     def _trained(self, at: float) -> list[ev.Instruction]:
         self._note_attempt(at, None)
@@ -555,6 +623,7 @@ class JobMachine:
         names = [str(task) for task in self.tasks]
         self._steps = StepWatch(members, self._awaited, names, self.deadlines)
         self._replacements = Alarms(lambda rank: members[rank].up_by)
+        self._asked_to_grow = None
         #: The number of the group that trains, and by rank the failures that it hasn't got over:
         #: the rank's new process has made no step yet.
         self._view = 0
@@ -618,6 +687,8 @@ class JobMachine:
         was_away, is_coming = rank in self._away, rank in self._coming
         self._ready_to_join.discard(rank)
         self._joining.discard(rank)
+        if rank == self._asked_to_grow:
+            self._asked_to_grow = None
         left = len(self._group) - len({*self._away, rank})
         words = "It is restarted; the others go on."
         if left >= self._least:
@@ -661,6 +732,10 @@ class JobMachine:
     def _replacing(self, rank: int) -> commands.Replace:
         members = tuple(each for each in self._group if each not in self._away and self._away)
         return commands.Replace(self.generation, rank, self._view, members)
+
+    @property
+    def _first_sizes(self) -> list[tuple[float, int]]:
+        return [(0.0, self._size)] if self._is_resized else []
 
     @property
     def sizes(self) -> tuple[tuple[float, int], ...]:
@@ -751,7 +826,9 @@ class JobMachine:
                 self._lost_agents.give_up_on_silent(at)
                 return self._advance(at)
             case Phase.RELAUNCHING if at > self._deadline:
-                return self._close(at, to_error(tuple(self._last_failures())))
+                words = f"its agent didn't end within {self.deadlines.shutdown:g} seconds"
+                none = [self._failure(self._chief, "lost", words)]
+                return self._close(at, to_error(tuple(self._last_failures() or none)))
             case Phase.CLOSING:
                 return self._check_closing(at)
         return []
@@ -809,6 +886,11 @@ class JobMachine:
         limit = self.start_timeout
         if self.phase is Phase.GATHERING:
             missing = [r for r, member in enumerate(self._members) if not member.agent]
+            came = len(self._members) - len(missing)
+            if self._is_elastic and came >= self._least:
+                within = f"within {limit:g} seconds (start_timeout)"
+                words = f"{came} of {len(self._members)} workers have come {within}"
+                return self._resize(at, came, f"{words}: the job goes on with these")
             text = f"did not register within {limit:g} seconds (start_timeout)"
         else:
             missing = [r for r, member in enumerate(self._members) if not member.ready]
@@ -867,7 +949,7 @@ class JobMachine:
     def _note_attempt(self, at: float, failure: TaskFailure | None) -> None:
         lasted = at - self._generation_began
         replaced = tuple(each for each in self.replaced if each.generation == self.generation)
-        sizes, self._sizes = tuple(self._sizes), []
+        sizes, self._sizes = tuple(self._sizes), self._first_sizes
         self.attempts.append(Attempt(self.generation, lasted, failure, None, replaced, sizes))
 
     def _loss(self, at: float, rank: int, detail: str) -> TaskFailure:

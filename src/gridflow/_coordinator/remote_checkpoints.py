@@ -164,10 +164,12 @@ class MirroredCheckpoints(CheckpointStore):
             self._copy()
         return name
 
-    def latest(self) -> tuple[CommittedCheckpoint | None, list[str]]:
+    def latest(
+        self, *, between_epochs: bool = False
+    ) -> tuple[CommittedCheckpoint | None, list[str]]:
         """Return the newest readable one; unreadable ones are renamed remotely, too."""
         try:
-            return super().latest()
+            return super().latest(between_epochs=between_epochs)
         finally:
             with self._mirror_lock:
                 self._put_aside()

@@ -131,12 +131,19 @@ class RpcHandler:
 
     # For the job's loop --------------------------------------------------------------------------
 
-    def new_launch(self, launch: int, generation: int) -> None:
-        """Forget the agents of the previous launch; the next generation begins with it."""
+    def new_launch(self, launch: int, generation: int, size: int) -> None:
+        """Forget the agents of the previous launch; the next generation begins with it.
+
+        `size`: How many tasks it has: the first ones.
+        """
         with self._lock:
             self._launch, self._generation = launch, generation
-            self._mailboxes = [_Mailbox() for _ in self._tasks]
-            self._rows = LaunchRows(self._fed, self._never_fed)
+            if size != len(self._mailboxes):
+                self.ledger.divide_anew()
+            self._mailboxes = [_Mailbox() for _ in range(size)]
+            self.progress = {rank: told for rank, told in self.progress.items() if rank < size}
+            fed = tuple(place for place in self._fed if place < size)
+            self._rows = LaunchRows(fed, self._never_fed)
             self._streams = LaunchStreams(self._pushed, was=self._streams)
 
     def has_agents(self, launch: int) -> bool:
@@ -423,7 +430,8 @@ class RpcHandler:
 
     def _new_meetings(self, generation: int) -> Meetings:
         names = [str(task) for task in self._tasks]
-        return Meetings(generation, self._members, names, keeps=self._replaces)
+        members = tuple(place for place in self._members if place < len(self._mailboxes))
+        return Meetings(generation, members, names, keeps=self._replaces)
 
     def _among_ranks(self, sender: Sender, report: Report) -> None:
         """Handle a report about something that ranks do together."""

@@ -288,8 +288,8 @@ def story(event: ev.Event, tasks: Sequence[Task]) -> str:
             words = f"{task} isn't replaced: {reason}"
         case ev.DriverFailed(_, error):
             words = f"the driver fails: {error}"
-        case ev.SlotsCame(_, launch):
-            words = f"launch {launch} has got more slots"
+        case ev.SlotsCame(_, launch, slots):
+            words = f"there are {slots} slots for launch {launch}"
         case _:
             words = _PLAIN.get(type(event), "time passes").format(task=task)
     return words

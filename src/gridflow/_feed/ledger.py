@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
 
     import pandas as pd
+
+    _Counts: TypeAlias = "dict[tuple[str, int], DatasetCounts]"
 
 __all__ = ["DatasetCounts", "EpochRecord", "Ledger"]
 
@@ -100,8 +103,10 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int], DatasetCounts] = {}
+        self._counts: _Counts = {}
         self._records: list[EpochRecord] = []
+        #: The same from before the rows were divided among another number of ranks.
+        self._earlier: list[tuple[_Counts, list[EpochRecord]]] = []
 
     @property
     def counts(self) -> Mapping[tuple[str, int], DatasetCounts]:
@@ -120,7 +125,20 @@ class Ledger:
     @property
     def records(self) -> tuple[EpochRecord, ...]:
         """The epochs, in the order in which they were reported."""
-        return tuple(self._records)
+        return tuple(record for _, records in self._parts for record in records)
+
+    def divide_anew(self) -> None:
+        """Note that the rows of all datasets are divided among another number of ranks.
+
+        What was recorded so far is checked against the counts so far.
+        """
+        if self._counts or self._records:
+            self._earlier.append((self._counts, self._records))
+            self._counts, self._records = {}, []
+
+    @property
+    def _parts(self) -> list[tuple[_Counts, list[EpochRecord]]]:
+        return [*self._earlier, (self._counts, self._records)]
 
     def set_counts(self, dataset: str, rank: int, counts: DatasetCounts) -> None:
         """Record the contents of a rank's spool; a restart may set it again."""
@@ -138,48 +156,28 @@ class Ledger:
         For each spool: rows in + borrowed = rows + dropped. For each complete epoch: rows in +
         borrowed = rows fed (before a restart and since) - repeated + left out + dropped.
         """
-        wrong = [
-            f"{dataset!r} of rank {rank}: {c.rows_in} rows came in, but {c.rows} were stored and "
-            f"{c.dropped} dropped."
-            for (dataset, rank), c in sorted(self._counts.items())
-            if c.rows_in + c.borrowed != c.rows + c.dropped
-        ]
-        for record in self._records:
-            if not record.complete:
-                continue
-            counts = self._counts.get((record.dataset, record.rank))
-            where = f"{record.dataset!r} of rank {record.rank}, epoch {record.epoch}"
-            if counts is None:
-                wrong.append(f"{where}: fed, but incoming rows were never counted.")
-                continue
-            used = record.rows_before + record.rows_fed - record.rows_repeated
-            if counts.rows_in + counts.borrowed != used + record.rows_left_out + counts.dropped:
-                wrong.append(
-                    f"{where}: {counts.rows_in} rows came in, but {used} were fed, "
-                    f"{record.rows_left_out} left out and {counts.dropped} dropped."
-                )
-        return wrong
+        return [words for counts, records in self._parts for words in _wrong(counts, records)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as a JSON-compatible dict; `from_dict` reads it back."""
-        return {
-            "counts": [
-                {"dataset": dataset, "rank": rank, **asdict(counts)}
-                for (dataset, rank), counts in sorted(self._counts.items())
-            ],
-            "records": [record.to_dict() for record in self._records],
-        }
+        *earlier, (counts, records) = self._parts
+        found = _as_data(counts, records)
+        if earlier:
+            found["earlier"] = [_as_data(*each) for each in earlier]
+        return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
         """Read what `to_dict` returned."""
         ledger = cls()
-        for entry in data["counts"]:
-            fields = dict(entry)
-            key = fields.pop("dataset"), fields.pop("rank")
-            ledger.set_counts(*key, DatasetCounts(**fields))
-        for record in data["records"]:
-            ledger.add(record)
+        for part in (*data.get("earlier", ()), data):
+            ledger.divide_anew()
+            for entry in part["counts"]:
+                fields = dict(entry)
+                key = fields.pop("dataset"), fields.pop("rank")
+                ledger.set_counts(*key, DatasetCounts(**fields))
+            for record in part["records"]:
+                ledger.add(record)
         return ledger
 
     def to_pandas(self) -> pd.DataFrame:
@@ -190,11 +188,8 @@ class Ledger:
             *("dataset", "rank", "epoch", "rows_in", "dropped", "rows_before"),
             *("rows_fed", "rows_repeated", "rows_left_out", "complete"),
         ]
-        return pd.DataFrame([self._line(record) for record in self._records], columns=columns)
-
-    def _line(self, record: EpochRecord) -> dict[str, Any]:
-        counts = self._counts.get((record.dataset, record.rank), DatasetCounts())
-        return {"rows_in": counts.rows_in, "dropped": counts.dropped, **record.to_dict()}
+        lines = [_line(counts, each) for counts, records in self._parts for each in records]
+        return pd.DataFrame(lines, columns=columns)
 
     def __repr__(self) -> str:
         if not self._counts:
@@ -210,19 +205,68 @@ class Ledger:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     def __str__(self) -> str:
-        lines = ["dataset          rank      rows in      dropped     borrowed"]
-        lines += [
-            f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,} {c.borrowed:>12,}"
-            for (dataset, rank), c in sorted(self._counts.items())
-        ]
-        for dataset, columns in self.nulls.items():
-            named = ", ".join(f"{rows:,} in {column}" for column, rows in columns.items())
-            lines.append(f"dropped from {dataset} for nulls: {named}")
-        if self._records:
-            lines += ["", "dataset          rank epoch          fed     repeated     left out"]
-        lines += [
-            f"{r.dataset:<16} {r.rank:>4} {r.epoch:>5} {r.rows_before + r.rows_fed:>12,} "
-            f"{r.rows_repeated:>12,} {r.rows_left_out:>12,}{'' if r.complete else '  (given up)'}"
-            for r in self._records
-        ]
-        return "\n".join(lines)
+        between = "\n\nThen, with the rows divided among another number of workers:\n\n"
+        *earlier, _ = self._parts
+        shown = [_text(counts, {}, records) for counts, records in earlier]
+        return between.join([*shown, _text(self._counts, self.nulls, self._records)])
+
+
+def _wrong(known: _Counts, records: Sequence[EpochRecord]) -> list[str]:
+    """Return what doesn't balance."""
+    wrong = [
+        f"{dataset!r} of rank {rank}: {c.rows_in} rows came in, but {c.rows} were stored and "
+        f"{c.dropped} dropped."
+        for (dataset, rank), c in sorted(known.items())
+        if c.rows_in + c.borrowed != c.rows + c.dropped
+    ]
+    for record in records:
+        if not record.complete:
+            continue
+        counts = known.get((record.dataset, record.rank))
+        where = f"{record.dataset!r} of rank {record.rank}, epoch {record.epoch}"
+        if counts is None:
+            wrong.append(f"{where}: fed, but incoming rows were never counted.")
+            continue
+        used = record.rows_before + record.rows_fed - record.rows_repeated
+        if counts.rows_in + counts.borrowed != used + record.rows_left_out + counts.dropped:
+            wrong.append(
+                f"{where}: {counts.rows_in} rows came in, but {used} were fed, "
+                f"{record.rows_left_out} left out and {counts.dropped} dropped."
+            )
+    return wrong
+
+
+def _as_data(known: _Counts, records: Sequence[EpochRecord]) -> dict[str, Any]:
+    return {
+        "counts": [
+            {"dataset": dataset, "rank": rank, **asdict(counts)}
+            for (dataset, rank), counts in sorted(known.items())
+        ],
+        "records": [record.to_dict() for record in records],
+    }
+
+
+def _line(known: _Counts, record: EpochRecord) -> dict[str, Any]:
+    counts = known.get((record.dataset, record.rank), DatasetCounts())
+    return {"rows_in": counts.rows_in, "dropped": counts.dropped, **record.to_dict()}
+
+
+def _text(
+    known: _Counts, nulls: Mapping[str, Mapping[str, int]], records: Sequence[EpochRecord]
+) -> str:
+    lines = ["dataset          rank      rows in      dropped     borrowed"]
+    lines += [
+        f"{dataset:<16} {rank:>4} {c.rows_in:>12,} {c.dropped:>12,} {c.borrowed:>12,}"
+        for (dataset, rank), c in sorted(known.items())
+    ]
+    for dataset, columns in nulls.items():
+        named = ", ".join(f"{rows:,} in {column}" for column, rows in columns.items())
+        lines.append(f"dropped from {dataset} for nulls: {named}")
+    if records:
+        lines += ["", "dataset          rank epoch          fed     repeated     left out"]
+    lines += [
+        f"{r.dataset:<16} {r.rank:>4} {r.epoch:>5} {r.rows_before + r.rows_fed:>12,} "
+        f"{r.rows_repeated:>12,} {r.rows_left_out:>12,}{'' if r.complete else '  (given up)'}"
+        for r in records
+    ]
+    return "\n".join(lines)

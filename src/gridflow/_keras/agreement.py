@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from gridflow._collectives.host import HostGroup
 
 #: The flags: a rank wants to stop, or was told to save, or to save and make no step after it, or
-#: that the group forms anew.
+#: that the group forms anew; or to do the second at the end of an epoch, for more workers.
 _STOP: Final = 1
 _SAVE: Final = 2
 _STAY: Final = 4
 _CHANGE: Final = 8
+_GROW: Final = 16
 #: How far numbers of two ranks may be apart: their processors may round differently in each step.
 _TOLERANCE: Final = 1e-3
 #: The same for weights that are almost zero.
@@ -161,14 +162,15 @@ class Agreement:
             self._group.tell()
         return bool(self._group.heard & _STOP)
 
-    def ask(self, *, stays: bool) -> None:
+    def ask(self, *, stays: bool, at_end: bool = False) -> None:
         """Ask for a checkpoint of all ranks, from the thread that hears the driver.
 
         It is made after a step of the fit that runs, or of the next one that makes checkpoints.
 
         `stays`: Whether no rank makes another step after it.
+        `at_end`: Whether to make it at the end of an epoch, after which none makes another step.
         """
-        self._asked = _SAVE | _STAY * stays
+        self._asked |= _GROW if at_end else _SAVE | _STAY * stays
         self.look_again()
 
     @property
@@ -187,15 +189,19 @@ class Agreement:
             return self._asked
         return self._group.heard if self._is_in_fit else 0
 
-    def take_request(self) -> tuple[bool, bool]:
-        """Return whether the checkpoint that is made was asked for, and whether all stay then."""
+    def take_request(self, *, may_grow: bool = False) -> tuple[bool, bool]:
+        """Return whether the checkpoint that is made was asked for, and whether all stay then.
+
+        `may_grow`: Whether it is one with which another number of workers can go on.
+        """
         flags = self._flags
-        if flags & _SAVE:
-            self._asked = 0
+        taken = (_SAVE | _STAY) * bool(flags & _SAVE) | (flags & _GROW) * may_grow
+        if taken:
+            self._asked &= ~taken
             self.look_again()
             if self._group is not None:
-                self._group.heard &= _STOP | _CHANGE
-        return bool(flags & _SAVE), bool(flags & _STAY)
+                self._group.heard &= ~taken
+        return bool(taken), bool(taken & (flags & _STAY | _GROW))
 
     def epoch_ended(self, model: Any, epoch: int, *, wants: bool) -> bool:
         """Compare the models at the end of an epoch; return whether all ranks stop.

@@ -55,12 +55,14 @@ class _State:
     """What a loop has kept at the end of a step.
 
     `steps`: How many there were.
+    `place`: How many passes over data have ended, and the steps since then.
     `values`: The plain values, as JSON.
     `passes`: By dataset.
     `arrays`: Of the variables, as their backend has them.
     """
 
     steps: int
+    place: tuple[int, int]
     values: str
     passes: tuple[_Pass, ...]
     arrays: Sequence[Any]
@@ -90,6 +92,7 @@ class Loop:
         self._variables = _Variables(self._strategy, self._objects)
         self._passes = [_Pass(*_pending(each)) for each in self._data]
         self._steps = self._saved = 0
+        self._place = 0, 0
         self._files = CheckpointFiles(runtime)
         self._is_iterating = self._is_running = False
         self._fit = self._awaited = -1
@@ -186,8 +189,7 @@ class Loop:
         """
         if not self._is_running:
             raise InvalidArgument("loop.keep() is for the function that loop.run() calls.")
-        self._steps += 1
-        self._keep()
+        self._end_step(is_over=False)
 
     # Data -----------------------------------------------------------------------------------------
 
@@ -224,13 +226,13 @@ class Loop:
                 now = self._passes[place]
                 is_over = now.batch + 1 >= _length(self._data[place])
                 self._passes[place] = _Pass(now.epoch, now.batch + 1, is_over)
-            self._steps += 1
-            self._keep()
+            self._end_step(is_over=any(self._passes[place].is_over for place in places))
 
     def _end_pass(self, places: Sequence[int]) -> None:
         """Keep that data have ended whose length wasn't known."""
         for place in places:
             self._passes[place] = _Pass(*self._passes[place][:2], is_over=True)
+        self._place = self._place[0] + 1, 0
         self._keep()
 
     # State ----------------------------------------------------------------------------------------
@@ -268,6 +270,13 @@ class Loop:
         found: AbstractContextManager[None] = self._strategy.extended.counting_members()
         return found
 
+    def _end_step(self, *, is_over: bool) -> None:
+        """Note that a step has ended, with which a pass over data may be over."""
+        passes, steps = self._place
+        self._steps += 1
+        self._place = (passes + 1, 0) if is_over else (passes, steps + 1)
+        self._keep()
+
     def _keep(self) -> None:
         """Note the state after a step, and do what is due there."""
         runtime, goes_on = self._runtime, self._runtime.regrouping
@@ -279,7 +288,7 @@ class Loop:
             goes_on.leave()
         every = runtime.training.checkpoint_every
         is_due = every is not None and self._steps - self._saved >= every
-        is_over = any(each.is_over for each in self._passes)
+        is_over = not self._place[1]
         if is_due or is_over or runtime.agreement.saves:
             self._save()
 
@@ -290,8 +299,11 @@ class Loop:
         if self._fit < self._awaited or runtime.saves_sections:
             return
         with runtime.spent.saving():
-            is_asked, stays = runtime.agreement.take_request()
-            place = Place(self._fit, 0, self._steps)
+            may_grow = all(each.is_over or not each.batch for each in self._passes)
+            is_asked, stays = runtime.agreement.take_request(
+                may_grow=may_grow and not self._place[1]
+            )
+            place = Place(self._fit, *self._place)
             runtime.writer.wait()  # one at a time: each holds a copy of all variables
             runtime.mark(place)
             made = self._made(self._state(self._variables.of_all()))
@@ -315,7 +327,7 @@ class Loop:
                 f"a value of the loop can't be kept: {error}. Values are numbers, strings, None, "
                 "and lists and dicts of these; arrays are kept as tf.Variable or keras.Variable."
             ) from None
-        return _State(self._steps, values, tuple(self._passes), arrays)
+        return _State(self._steps, self._place, values, tuple(self._passes), arrays)
 
     def _made(self, kept: _State) -> Checkpoint:
         positions = [each.pending for each in self._runtime.epoch_counters]
@@ -326,8 +338,8 @@ class Loop:
         return Checkpoint(
             flavour=_FLAVOUR,
             fit=self._fit,
-            epoch=0,
-            step=kept.steps,
+            epoch=kept.place[0],
+            step=kept.place[1],
             batches=kept.steps,
             counters=positions,
             pulled=dict(self._runtime.pulled),
@@ -352,7 +364,8 @@ class Loop:
         self._variables.restore(there)
         self.__dict__.update(values)
         self._passes = [_Pass(*each) for each in there.callbacks["passes"]]
-        self._steps = self._saved = there.step
+        self._steps, self._place = there.batches, (there.epoch, there.step)
+        self._saved = self._steps
         position.tell(self._runtime.epoch_counters, there.counters)
 
     def _repeat(self) -> None:

@@ -59,8 +59,12 @@ class LaunchListener(Protocol):
         """Note that an agent will be gone because its executor or host is preempted."""
         ...
 
-    def slots_came(self, launch: int) -> None:
-        """Note that the target has given the launch more slots."""
+    def slots_came(self, launch: int, slots: int) -> None:
+        """Note how many tasks the target can run at once for the launch, its own included."""
+        ...
+
+    def could_use(self, launch: int) -> int:
+        """Return how many more tasks a launch could have, if there were slots."""
         ...
 
     def has_agents(self, launch: int) -> bool:
@@ -93,8 +97,12 @@ class PassesOn:
     def agent_leaving(self, launch: int, rank: int, detail: str) -> None:
         self._listener.agent_leaving(launch, rank, detail)
 
-    def slots_came(self, launch: int) -> None:
-        self._listener.slots_came(launch)
+    def slots_came(self, launch: int, slots: int) -> None:
+        self._listener.slots_came(launch, slots)
+
+    def could_use(self, launch: int) -> int:
+        """Ask the listener."""
+        return self._listener.could_use(launch)
 
     def has_agents(self, launch: int) -> bool:
         """Ask the listener."""

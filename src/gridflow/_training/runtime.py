@@ -52,7 +52,10 @@ class TaskRuntime(TaskProcess):
         self.due = inbox.due = Due(channel.send, self.spec.deadlines.step)
         self.writer = Writer()
         if not self.facts.hands_out_steps:  # of which some are always in progress
-            inbox.listen(commands.AskToSave, lambda told: self.agreement.ask(stays=told.stays))
+            inbox.listen(
+                commands.AskToSave,
+                lambda told: self.agreement.ask(stays=told.stays, at_end=told.at_end),
+            )
         self._last = reports.Progress(0, 0, None, "idle", 0, {})
         self.mode = modes.mode_of(self)
         if self.spec.max_replacements and self.trains_together:

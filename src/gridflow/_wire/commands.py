@@ -128,16 +128,18 @@ class Replace(Command):
 
 @dataclass(frozen=True)
 class AskToSave(Command):
-    """A task of the group will be preempted: make a checkpoint at the end of a step.
+    """The group will be somewhere else: make a checkpoint at the end of a step.
 
     The rank that hears it tells the others with its gradients.
 
     `stays`: Whether no rank makes another step after it.
+    `at_end`: Whether to make it at the end of the epoch, if another one follows.
     """
 
     kind: ClassVar[str] = "ask_to_save"
     generation: int
     stays: bool
+    at_end: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
+#: Of a master and of workers.
+_ARGUMENTS: Final = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+_REGISTERED: Final = r"(Successfully registered) with master"
 
 
 class StandaloneCluster:
@@ -118,6 +121,12 @@ class StandaloneCluster:
         """
         self._processes[1 + worker].send_signal(signal.SIGPWR)
 
+    def add_worker(self) -> None:
+        """Start one more worker, as when a machine is added to the cluster."""
+        worker = self._start_worker(self.workers)
+        self.workers += 1
+        self._wait_for(*worker, _REGISTERED)
+
     def stop(self) -> None:
         """End all processes and delete the folder."""
         for process in reversed(self._processes):
@@ -132,23 +141,21 @@ class StandaloneCluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        arguments = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        master = self._spawn("master", "org.apache.spark.deploy.master.Master", *arguments)
+        master = self._spawn("master", "org.apache.spark.deploy.master.Master", *_ARGUMENTS)
         self.url = self._wait_for(*master, r"Starting Spark master at (spark://\S+)")
-        workers = [
-            self._spawn(
-                f"worker-{index}",
-                "org.apache.spark.deploy.worker.Worker",
-                *arguments,
-                *("--cores", str(self.cores), "--memory", self.memory),
-                *("--work-dir", str(self.folder / f"work-{index}")),
-                *self._own_settings(index),
-                self.url,
-            )
-            for index in range(self.workers)
-        ]
-        for worker in workers:
-            self._wait_for(*worker, r"(Successfully registered) with master")
+        for worker in [self._start_worker(index) for index in range(self.workers)]:
+            self._wait_for(*worker, _REGISTERED)
+
+    def _start_worker(self, index: int) -> tuple[Path, subprocess.Popen[bytes]]:
+        return self._spawn(
+            f"worker-{index}",
+            "org.apache.spark.deploy.worker.Worker",
+            *_ARGUMENTS,
+            *("--cores", str(self.cores), "--memory", self.memory),
+            *("--work-dir", str(self.folder / f"work-{index}")),
+            *self._own_settings(index),
+            self.url,
+        )
 
     def _own_settings(self, index: int) -> tuple[str, ...]:
         """Return the arguments that pass a worker its settings."""

@@ -368,7 +368,9 @@ class CheckpointAndResume(NeutralCallback):
     def _save_now(self, epoch: int, step: int, *, finished: bool, at_section: bool) -> None:
         is_asked = stays = False
         if not at_section:
-            is_asked, stays = self._runtime.agreement.take_request()
+            is_left = epoch < int(self.params.get("epochs") or 0) and not finished
+            may_grow = is_left and not step and not any(at for _, at in self._positions(step))
+            is_asked, stays = self._runtime.agreement.take_request(may_grow=may_grow)
         place = Place(self._fit, epoch, step)
         self._writer.wait()  # one at a time: each holds a copy of all variables
         self._runtime.mark(place)

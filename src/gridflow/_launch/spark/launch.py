@@ -78,6 +78,7 @@ class SparkLaunch:
         self._watch = ClusterWatch(
             spark,
             payload.launch,
+            self._tag,
             listener,
             is_dynamic=is_dynamic,
             tells_lost=payload.spec.max_replacements > 0 and not is_barrier,

@@ -12,9 +12,11 @@ from gridflow._launch.spark.errors import slots_of_master
 from gridflow._launch.spark.session import (
     ask_for_executors,
     classic_context,
+    executors_of,
     registered_executors,
     setting_of,
     task_slots,
+    total_executors,
 )
 from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
@@ -96,6 +98,36 @@ def what_runs(spark: SparkSession, tag: str, num_tasks: int, seconds: float) -> 
     if slots is not None and slots < num_tasks:
         return f"Spark has {slots} task slots so far; the job needs {num_tasks} at the same time."
     return ""
+
+
+def tasks_of_others(spark: SparkSession, tag: str) -> int:
+    """Return how many slots the tasks of other jobs use.
+
+    `tag`: The tag of the launch's own jobs.
+    """
+    context = classic_context(spark)
+    if context is None:
+        return 0
+    tracker, own = context.statusTracker(), _stages_of(context, tag)
+    others = (tracker.getStageInfo(each) for each in tracker.getActiveStageIds() if each not in own)
+    return sum(each.numActiveTasks for each in others if each is not None)
+
+
+def ask_for_slots(spark: SparkSession, more: int, *, is_dynamic: bool) -> None:
+    """Let the cluster start executors for more tasks than there are.
+
+    Spark itself asks for those of tasks that wait, and where dynamic allocation is off, for a fixed
+    number of them, or all that a standalone cluster has.
+    """
+    context = classic_context(spark)
+    if context is None or not is_dynamic:
+        return
+    setting = partial(setting_of, spark)
+    each = slots_per_executor(setting) or 1
+    there = executors_of(context)
+    limit = most_executors(setting)
+    wanted = there + -(-more // each)
+    total_executors(context, wanted if limit is None else min(wanted, limit))
 
 
 def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) -> None:

@@ -1,5 +1,7 @@
 """Watches Spark's executors during a launch: new ones, those being decommissioned, and lost ones.
 
+Where the launch could have more tasks, it asks for executors, and says when there are slots.
+
 There is no public notification: a listener would need Java to call Python. So this polls the driver
 once a second, which Spark Connect can't do.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._launch.spark.session import classic_context, make_thread, registered_executors
+from gridflow._launch.spark.session import classic_context, make_thread, task_slots
+from gridflow._launch.spark.slots import ask_for_slots, tasks_of_others
 from gridflow._spec import jvm
 
 if TYPE_CHECKING:
@@ -22,11 +26,14 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
+#: Between two requests for executors.
+_ASK_SECONDS: Final = 15.0
 
 
 class ClusterWatch:
     """Tells a listener about new executors, and about agents whose executors will go.
 
+    `tag`: Of the launch's own jobs.
     `is_dynamic`: Whether executors can be added while tasks wait for them.
     `tells_lost`: Whether to tell of lost executors: their tasks start again.
     """
@@ -35,6 +42,7 @@ class ClusterWatch:
         self,
         spark: SparkSession,
         launch: int,
+        tag: str,
         listener: LaunchListener,
         *,
         is_dynamic: bool,
@@ -42,7 +50,9 @@ class ClusterWatch:
     ) -> None:
         self._spark, self._launch, self._listener = spark, launch, listener
         self._is_dynamic, self._tells_lost = is_dynamic, tells_lost
-        self._most: int | None = None
+        self._tag = tag
+        self._slots: int | None = None
+        self._asked = -_ASK_SECONDS
         self._told: set[int] = set()
         self._lost: set[str] = set()
         self._stopped = threading.Event()
@@ -67,18 +77,33 @@ class ClusterWatch:
         # Errors of a stopped session don't matter here: the end of the launch reports them.
         with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):
             while not self._stopped.wait(_LOOK_SECONDS):
-                if self._is_dynamic:
-                    self._look_for_new()
+                more = self._listener.could_use(self._launch)
+                if more:
+                    self._ask_for(more)
+                if self._is_dynamic or more:
+                    self._look_for_slots(is_exact=more > 0)
                 executors = self._listener.executors(self._launch)
                 self._look_for_leaving(executors)
                 if self._tells_lost and executors:
                     self._look_for_lost(executors)
 
-    def _look_for_new(self) -> None:
-        there = registered_executors(self._spark) or 0
-        if self._most is not None and there > self._most:
-            self._listener.slots_came(self._launch)
-        self._most = max(there, self._most or 0)
+    def _look_for_slots(self, *, is_exact: bool) -> None:
+        """Tell how many there are; also for tasks of other jobs, unless it must be exact."""
+        slots = task_slots(self._spark) or 0
+        if is_exact:
+            slots -= tasks_of_others(self._spark, self._tag)
+        if self._is_dynamic:  # Spark has released what nobody used, and will ask for it again
+            slots = max(slots, self._slots or 0)
+        if slots != self._slots and (is_exact or self._slots is not None):
+            self._listener.slots_came(self._launch, slots)
+        self._slots = slots
+
+    def _ask_for(self, more: int) -> None:
+        """Ask for the executors of more tasks, which Spark itself doesn't know of."""
+        now = time.monotonic()
+        if now - self._asked >= _ASK_SECONDS:
+            self._asked = now
+            ask_for_slots(self._spark, more, is_dynamic=self._is_dynamic)
 
     def _look_for_leaving(self, executors: Mapping[int, str]) -> None:
         ranks: dict[str, list[int]] = {}
