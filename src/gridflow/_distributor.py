@@ -77,8 +77,8 @@ class TensorflowDistributor:
     num_workers : int or tuple of int, default 1
         Number of workers, each a process of its own. Short for
         ``roles=[Role("worker", num_workers)]``. With the least and the most, ``(2, 8)``, the job
-        starts with as many of them as Spark has slots for, and trains on without those that are
-        lost until they are back; see ``docs/failure.md``.
+        starts with as many of them as Spark has slots for, trains on without those that are lost
+        until they are back, and takes more once there are slots; see ``docs/failure.md``.
     strategy : str, optional
         How the tasks train.
 

@@ -138,7 +138,7 @@ class Attempt:
     seconds : float
         How long it ran.
     failure : TaskFailure or None
-        What ended it; None if it succeeded.
+        What ended it; None if it succeeded, or another number of workers went on.
     resumed_at : Place or None
         Fit, epoch and step of the checkpoint that it resumed from; None for a fresh start.
     replaced : tuple of TaskFailure
