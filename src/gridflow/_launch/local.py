@@ -102,11 +102,12 @@ class LocalLauncher:
         InvalidArgument
             The temporary folder can't be written.
         """
-        if self._rows is None:
+        fed = payload.spec.fed
+        if self._rows is None or len(self._rows) != len(fed) * bool(data):
+            self._stack.close()  # what other tasks had
             with writing_to_temporary():
                 prefix = f"gridflow-{payload.job}-data-"
                 folder = self._stack.enter_context(temporary_folder(prefix))
-                fed = payload.spec.fed
                 kept = payload.spec.feed.columns
                 source = self._source_of(data)
                 self._rows = source.deal(len(fed), folder, kept) if data and fed else []
