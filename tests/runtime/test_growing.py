@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -84,19 +85,19 @@ def loop(ctx):
     kept = ctx.loop(model, rows, epoch=0)
 
     def steps():
+        @tf.function
         def step(x, y):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((model(x)[:, 0] - y) ** 2)
             gradients = tape.gradient(loss, model.trainable_variables)
             share = ctx.strategy.num_replicas_in_sync
-            pairs = zip(
-                [each / share for each in gradients], model.trainable_variables, strict=True
-            )
+            gradients = [each / share for each in gradients]
+            pairs = zip(gradients, model.trainable_variables, strict=True)
             model.optimizer.apply_gradients(pairs)
 
         while kept.epoch < EPOCHS:
             for x, y in kept.batches(rows):
-                ctx.strategy.run(tf.function(step), args=(x, y))
+                ctx.strategy.run(step, args=(x, y))
                 time.sleep(0.05)
             kept.epoch += 1
 
@@ -120,7 +121,8 @@ def test_rows_are_divided_among_those_that_are_there_then(function):
     assert (first.sizes, second.sizes) == (((0.0, 1),), ((0.0, 3),))
     epoch, step = second.resumed_from
     assert (0 < epoch < EPOCHS, step) == (True, 0)
-    steps = epoch * -(-ROWS // BATCH) + (EPOCHS - epoch) * -(-(-(-ROWS // 3)) // BATCH)
+    few, many = math.ceil(ROWS / BATCH), math.ceil(math.ceil(ROWS / 3) / BATCH)
+    steps = epoch * few + (EPOCHS - epoch) * many
     assert list(result.values) == [(3, steps)] * 3
     assert result.ledger.check() == []
     records = [each for each in result.ledger.records if each.complete]
