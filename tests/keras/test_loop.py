@@ -11,6 +11,7 @@ import keras
 from gridflow import data
 from gridflow._keras.agreement import Agreement
 from gridflow._keras.loop import Loop
+from gridflow._keras.resume.callback import CheckpointAndResume
 from gridflow.errors import DataError, GridflowError, InvalidArgument
 from suite.lives import DiedError, Life
 
@@ -224,6 +225,37 @@ def test_names_datasets_and_passes_that_arent_kept_are_refused(files, life):
         return loop.epoch
 
     assert loop.run(steps) == 2
+
+
+def test_only_what_is_trained_must_be_finite(life):
+    runtime = life()
+    made, refused = [], []
+    runtime.checkpoint = lambda path, place, **told: made.append(place)
+    runtime.not_finite = lambda place, variable, **told: refused.append(variable)
+    mask = keras.Variable(-np.inf, trainable=False, name="mask")
+    weight = keras.Variable(1.0, name="weight")
+    loop = Loop(runtime, [mask, weight], {})
+
+    def steps():
+        loop.keep()
+        weight.assign(np.inf)
+        loop.keep()
+
+    loop.run(steps)
+    assert (len(made), refused) == (1, ["weight"])
+
+
+def test_a_fit_within_a_loop_makes_no_checkpoints_of_its_own(life):
+    runtime = life()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    loop = Loop(runtime, [model], {})
+
+    def steps():
+        with pytest.raises(InvalidArgument, match="would both make checkpoints"):
+            CheckpointAndResume(runtime).begins(None)
+
+    loop.run(steps)
 
 
 def test_a_loop_without_ranks_hears_what_was_asked_of_its_process(life):

@@ -75,6 +75,8 @@ def inside_of(job: PreparedJob, launcher: Launcher, error: ClientUnreachable) ->
     Raises `ClientUnreachable`: It can't run beside the executors either; the message says why.
     """
     launcher = cast("SparkLauncher", launcher)
+    if job.size is not None:  # it stays as it is
+        job = replace(job, spec=job.spec.with_workers(job.size), size=None)
     why = launcher.why_not_inside(job.spec, job.data)
     if job.checkpoint_mirror is None and not job.checkpoint_dir.is_relative_to(job.job_dir):
         why = why or "checkpoint_dir= is a folder of this machine (hdfs://… or s3://… would do)"

@@ -126,6 +126,8 @@ class JobRun:
         self._machine = self._recorded.machine
         self._latest: CommittedCheckpoint | None = None
         self._resumed: dict[int, Place] = {}
+        #: How many tasks the last generation had that was started.
+        self._trained_by: int | None = None
         self._finish: ev.Finish | None = None
         self._obstacle = ""
         self._were_away: set[int] = set()
@@ -398,8 +400,10 @@ class JobRun:
 
     def could_use(self, launch: int) -> int:
         """Return how many more tasks a launch could have."""
-        is_now = launch == self._machine.launch and self.spec.least is not None
-        return len(self.spec.tasks) - len(self._machine.tasks) if is_now else 0
+        machine = self._machine
+        could = self.spec.least is not None and machine.phase is Phase.TRAINING
+        is_its = could and launch == machine.launch
+        return len(self.spec.tasks) - len(machine.tasks) if is_its else 0
 
     def has_agents(self, launch: int) -> bool:
         """Return whether any agent of a launch has registered."""
@@ -511,7 +515,7 @@ class JobRun:
         self._checkpoints.begin(begun.generation)  # none comes after the look at the newest
         if begun.generation > 0:  # until then none was made, and the first look read all of it
             # Within an epoch, another number of workers would skip rows, and repeat others.
-            is_other = self._checkpoints.workers != len(begun.addresses)
+            is_other = self._trained_by not in {None, len(begun.addresses)}
             self._latest = self._latest_checkpoint(between_epochs=is_other)
         latest = self._latest
         if latest is not None:
@@ -525,7 +529,7 @@ class JobRun:
             self._console.say(f"{why}Generation {begun.generation} starts from {where}")
         if latest:
             self._compare_workers(len(begun.addresses))
-        self._checkpoints.num_workers = len(begun.addresses)
+        self._trained_by = self._checkpoints.num_workers = len(begun.addresses)
         resume = latest.name if latest else None
         place = latest.place if latest else None
         self._desk.start(commands.Start(begun.generation, begun.addresses, resume, place))

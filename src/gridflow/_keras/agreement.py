@@ -80,6 +80,8 @@ class Agreement:
         self._adds_up_steps = self._tells_after_steps = self._is_in_fit = False
         self._initial_epoch = 0
         self._asked = 0
+        #: Whether what runs is a loop of one's own.
+        self.is_in_loop = False
         #: Whether the driver wants another group than the one that is here.
         self.has_changed: Callable[[], bool] = lambda: False
 
@@ -128,10 +130,11 @@ class Agreement:
         if self._group is not None:
             self._group.told = self._group.heard = 0
         self._tells_after_steps, self._is_in_fit = not self._adds_up_steps, True
+        self.is_in_loop = True
 
     def end(self) -> None:
         """End the fit or loop."""
-        self._is_in_fit = False
+        self._is_in_fit = self.is_in_loop = False
 
     def start(self, model: Any) -> None:
         """Compare where callbacks start a fit.

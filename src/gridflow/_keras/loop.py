@@ -424,7 +424,7 @@ class _Variables:
         """Return the entries of a checkpoint with these values."""
         values = iter(arrays)
         return [
-            Entry(group, state.name_of(each), np.asarray(next(values)))
+            Entry(group, state.name_of(each), np.asarray(next(values)), bool(each.trainable))
             for group, found in self._groups.items()
             for each in found
         ]

@@ -120,7 +120,15 @@ class CheckpointAndResume(NeutralCallback):
         position.install_imported()
 
     def begins(self, callbacks: Sequence[Any] | None) -> None:
-        """Prepare for a fit with these callbacks, none of which has begun it."""
+        """Prepare for a fit with these callbacks, none of which has begun it.
+
+        Raises `InvalidArgument`: It is a step of a loop of one's own, which makes the checkpoints.
+        """
+        if self._runtime.agreement.is_in_loop:
+            raise InvalidArgument(
+                "ctx.loop() and ctx.callbacks() would both make checkpoints. In the function of "
+                "loop.run(), use ctx.callbacks(checkpoint=False)."
+            )
         self._all, self._memory = callbacks, None
         self._data = position.data_of(self.model)  # now, because a validation has its own data
         incremental.at_sections(lambda: self._save(self._epoch, self._step, at_section=True))

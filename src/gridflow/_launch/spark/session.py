@@ -147,13 +147,8 @@ def ask_for_executors(spark: SparkSession, *, is_dynamic: bool) -> None:
     if is_dynamic:
         scala.requestExecutors(0)
     else:
-        total_executors(context, _UNLIMITED)
-
-
-def total_executors(context: Any, number: int) -> None:
-    """Ask for so many executors in all."""
-    nowhere = jvm.classes(context).PythonUtils.toScalaMap({})
-    jvm.scala_context(context).requestTotalExecutors(number, 0, nowhere)
+        nowhere = jvm.classes(context).PythonUtils.toScalaMap({})
+        scala.requestTotalExecutors(_UNLIMITED, 0, nowhere)
 
 
 def replace_executor(spark: SparkSession, executor: str) -> None:

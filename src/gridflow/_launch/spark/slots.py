@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from fractions import Fraction
@@ -16,7 +17,6 @@ from gridflow._launch.spark.session import (
     registered_executors,
     setting_of,
     task_slots,
-    total_executors,
 )
 from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
@@ -113,21 +113,21 @@ def tasks_of_others(spark: SparkSession, tag: str) -> int:
     return sum(each.numActiveTasks for each in others if each is not None)
 
 
-def ask_for_slots(spark: SparkSession, more: int, *, is_dynamic: bool) -> None:
-    """Let the cluster start executors for more tasks than there are.
+def ask_for_slots(spark: SparkSession, more: int) -> None:
+    """Let dynamic allocation start executors for more tasks than there are.
 
-    Spark itself asks for those of tasks that wait, and where dynamic allocation is off, for a fixed
-    number of them, or all that a standalone cluster has.
+    By itself, Spark asks for those of tasks that wait. The request stands until Spark wants another
+    number of executors.
     """
     context = classic_context(spark)
-    if context is None or not is_dynamic:
+    if context is None:
         return
     setting = partial(setting_of, spark)
-    each = slots_per_executor(setting) or 1
-    there = executors_of(context)
-    limit = most_executors(setting)
-    wanted = there + -(-more // each)
-    total_executors(context, wanted if limit is None else min(wanted, limit))
+    executors, limit = math.ceil(more / (slots_per_executor(setting) or 1)), most_executors(setting)
+    if limit is not None:
+        executors = min(executors, limit - executors_of(context))
+    if executors > 0:
+        jvm.scala_context(context).requestExecutors(executors)
 
 
 def wait_for_room(spark: SparkSession, tasks: int, give_up: Callable[[], bool]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._launch.spark.session import classic_context, make_thread, task_slots
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 10.0
-#: Between two requests for executors.
-_ASK_SECONDS: Final = 15.0
 
 
 class ClusterWatch:
@@ -52,7 +49,7 @@ class ClusterWatch:
         self._is_dynamic, self._tells_lost = is_dynamic, tells_lost
         self._tag = tag
         self._slots: int | None = None
-        self._asked = -_ASK_SECONDS
+        self._has_asked = False
         self._told: set[int] = set()
         self._lost: set[str] = set()
         self._stopped = threading.Event()
@@ -78,8 +75,9 @@ class ClusterWatch:
         with contextlib.suppress(Py4JError, Py4JNetworkError, OSError, AttributeError):
             while not self._stopped.wait(_LOOK_SECONDS):
                 more = self._listener.could_use(self._launch)
-                if more:
-                    self._ask_for(more)
+                if self._is_dynamic and more and not self._has_asked:
+                    self._has_asked = True
+                    ask_for_slots(self._spark, more)
                 if self._is_dynamic or more:
                     self._look_for_slots(is_exact=more > 0)
                 executors = self._listener.executors(self._launch)
@@ -92,18 +90,11 @@ class ClusterWatch:
         slots = task_slots(self._spark) or 0
         if is_exact:
             slots -= tasks_of_others(self._spark, self._tag)
-        if self._is_dynamic:  # Spark has released what nobody used, and will ask for it again
+        if self._is_dynamic:  # Spark releases what nobody uses yet, and will ask for it again
             slots = max(slots, self._slots or 0)
         if slots != self._slots and (is_exact or self._slots is not None):
             self._listener.slots_came(self._launch, slots)
         self._slots = slots
-
-    def _ask_for(self, more: int) -> None:
-        """Ask for the executors of more tasks, which Spark itself doesn't know of."""
-        now = time.monotonic()
-        if now - self._asked >= _ASK_SECONDS:
-            self._asked = now
-            ask_for_slots(self._spark, more, is_dynamic=self._is_dynamic)
 
     def _look_for_leaving(self, executors: Mapping[int, str]) -> None:
         ranks: dict[str, list[int]] = {}
