@@ -58,18 +58,27 @@ class Small(LocalLauncher):
         return super().place(num_tasks, *args, **options)
 
 
+def wait_for_room(ctx):
+    """Wait until a job of one worker is asked to stop for more."""
+    end = time.monotonic() + 60
+    while ctx.num_workers == 1 and not ctx._runtime.agreement._asked and time.monotonic() < end:
+        time.sleep(0.02)
+
+
 def fit(ctx):
     import keras
 
-    class Slow(keras.callbacks.Callback):
+    class Waits(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.05)
+            wait_for_room(ctx)
 
     with ctx.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), "mse")
+    in_order = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y", shuffle=False)
+    next(iter(in_order))
     rows = ctx.dataset("train", batch_size=BATCH, features=["x"], label="y")
-    model.fit(rows, epochs=EPOCHS, verbose=0, callbacks=[*ctx.callbacks(), Slow()])
+    model.fit(rows, epochs=EPOCHS, verbose=0, callbacks=[*ctx.callbacks(), Waits()])
     return ctx.num_workers, int(model.optimizer.iterations.numpy())
 
 
@@ -98,7 +107,7 @@ def loop(ctx):
         while kept.epoch < EPOCHS:
             for x, y in kept.batches(rows):
                 ctx.strategy.run(step, args=(x, y))
-                time.sleep(0.05)
+                wait_for_room(ctx)
             kept.epoch += 1
 
     kept.run(steps)
@@ -120,7 +129,7 @@ def test_rows_are_divided_among_those_that_are_there_then(function):
     assert (first.failure, second.failure) == (None, None)
     assert (first.sizes, second.sizes) == (((0.0, 1),), ((0.0, 3),))
     epoch, step = second.resumed_from
-    assert (0 < epoch < EPOCHS, step) == (True, 0)
+    assert (epoch, step) == (1, 0)
     few, many = math.ceil(ROWS / BATCH), math.ceil(math.ceil(ROWS / 3) / BATCH)
     steps = epoch * few + (EPOCHS - epoch) * many
     assert list(result.values) == [(3, steps)] * 3

@@ -88,8 +88,10 @@ class DatasetRequest:
             return {**self.columns, "batch_size": size, "grant": grant, "tail": "partial"}
         counter, shuffling = EpochCounter(), self.shuffling(process)
         steps = steps_for(self.rows, self.batch_size, self.tail)
-        # Otherwise rows are read again, and dropped, which the ledger would count as fed.
-        if shuffling["shuffle"] or process.regrouping is not None:
+        # Otherwise rows are read again, and dropped, which the ledger would count as fed. A job of
+        # one worker may become one of several.
+        is_elastic = process.regrouping is not None or process.spec.least is not None
+        if shuffling["shuffle"] or is_elastic:
             process.epoch_counters.append(counter)
             counter.tell_missed = partial(self._tell_missed, process, steps)
         return {
