@@ -49,6 +49,7 @@ class ClusterWatch:
         self._is_dynamic, self._tells_lost = is_dynamic, tells_lost
         self._tag = tag
         self._slots: int | None = None
+        self._is_exact = False
         self._has_asked = False
         self._told: set[int] = set()
         self._lost: set[str] = set()
@@ -88,6 +89,8 @@ class ClusterWatch:
     def _look_for_slots(self, *, is_exact: bool) -> None:
         """Tell how many there are; also for tasks of other jobs, unless it must be exact."""
         slots = task_slots(self._spark) or 0
+        if is_exact != self._is_exact:
+            self._is_exact, self._slots = is_exact, None
         if is_exact:
             slots -= tasks_of_others(self._spark, self._tag)
         if self._is_dynamic:  # Spark releases what nobody uses yet, and will ask for it again
