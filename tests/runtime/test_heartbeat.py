@@ -110,9 +110,9 @@ def test_a_driver_that_is_busy_has_heard_its_agents_meanwhile(monkeypatch):
 
     latest = JobRun._latest_checkpoint
 
-    def slow(self):
+    def slow(self, **options):
         time.sleep(5 if self._machine.generation else 0)
-        return latest(self)
+        return latest(self, **options)
 
     monkeypatch.setattr(JobRun, "_latest_checkpoint", slow)
     options = {
