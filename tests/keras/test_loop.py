@@ -299,3 +299,43 @@ def test_a_loop_makes_room_for_more_workers_between_two_passes(files, life):
     assert [each[1:3] for each in made[:STEPS]] == steps_of_a_pass
     assert [each[3] for each in made] == [False, False, True, False, False, False]
     assert stays == [STEPS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Adam", "legacy.Adam"])
+def test_models_of_tf_keras_go_on_with_their_optimizer(kind, life, tmp_path):
+    import tensorflow as tf
+    import tf_keras
+
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+
+    def fitted(runtime, death=None):
+        tf_keras.utils.set_random_seed(3)
+        model = tf_keras.Sequential([tf_keras.Input((3,)), tf_keras.layers.Dense(1)])
+        optimizer = tf_keras.optimizers
+        for name in kind.split("."):
+            optimizer = getattr(optimizer, name)
+        model.compile(optimizer(0.1), "mse")
+        rows = tf.data.Dataset.from_tensor_slices((x, x[:, 0])).batch(8)
+        loop = Loop(runtime, [model, rows], {"epoch": 0, "steps": 0})
+
+        def steps():
+            while loop.epoch < EPOCHS:
+                for features, label in loop.batches(rows):
+                    with tf.GradientTape() as tape:
+                        loss = tf.reduce_mean((model(features)[:, 0] - label) ** 2)
+                    weights = model.trainable_variables
+                    pairs = zip(tape.gradient(loss, weights), weights, strict=True)
+                    model.optimizer.apply_gradients(pairs)
+                    loop.steps += 1
+                    if loop.steps == death:
+                        raise DiedError
+                loop.epoch += 1
+
+        loop.run(steps)
+        return np.concatenate([np.ravel(each) for each in model.get_weights()])
+
+    expected = fitted(life())
+    (tmp_path / "committed.npz").unlink()
+    dies(life, fitted, 6)
+    np.testing.assert_allclose(fitted(life()), expected, atol=1e-6)

@@ -109,9 +109,12 @@ class Loop:
             if optimizer is None:
                 continue
             found.append(optimizer)
-            if model.built and not private_parts.is_optimizer_built(optimizer):
+            if model.built and not _is_built(optimizer):
                 with _scope_of(self._strategy):
-                    optimizer.build(model.trainable_variables)
+                    if hasattr(optimizer, "build"):
+                        optimizer.build(model.trainable_variables)
+                    else:  # a legacy one of tf_keras
+                        private_parts.make_slots(optimizer, model.trainable_variables)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -464,10 +467,7 @@ def _variables_of(each: Any) -> list[Any]:
     if _is_variable(each):
         return [each]
     what = type(each).__name__
-    is_built = getattr(each, "built", True)
-    if hasattr(each, "apply_gradients"):
-        is_built = private_parts.is_optimizer_built(each)
-    if not is_built:
+    if not _is_built(each):
         raise InvalidArgument(
             f"a loop can't keep the {what}, as it isn't built: build a model with an Input layer "
             "or model.build(shape), and an optimizer with "
@@ -478,6 +478,17 @@ def _variables_of(each: Any) -> list[Any]:
             f"a loop can't keep a {what}: ctx.loop(…) takes models, optimizers, metrics, variables "
             "and datasets, and plain values by name."
         )
+    return _all_of(each)
+
+
+def _is_built(each: Any) -> bool:
+    if not hasattr(each, "apply_gradients"):
+        return bool(getattr(each, "built", True))
+    # Legacy optimizers of tf_keras don't say so, and have no variables before.
+    return private_parts.is_optimizer_built(each) and bool(_all_of(each))
+
+
+def _all_of(each: Any) -> list[Any]:
     return list(each.variables() if callable(each.variables) else each.variables)
 
 
