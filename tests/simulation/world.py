@@ -317,9 +317,10 @@ class Driver:
     def tell_of_slots(self) -> None:
         """Tell the machine how many slots there are, if it could use more."""
         if len(self.machine.tasks) < len(self.tasks) and self.machine.launch:
-            told = lambda: self.tell(  # noqa: E731
-                ev.SlotsCame(self.clock, self.machine.launch, self.world.slots)
-            )
+
+            def told() -> None:
+                self.tell(ev.SlotsCame(self.clock, self.machine.launch, self.world.slots))
+
             self.when_awake(told)
 
     def _launch_of(self, number: int) -> Launch:

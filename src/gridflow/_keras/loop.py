@@ -19,11 +19,11 @@ import numpy as np
 from gridflow._feed.dataset.source import source_of
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import fits, position
-from gridflow._keras.resume import state
+from gridflow._keras.resume import building, state
 from gridflow._keras.resume.callback import count_fit, fits_begun, repeat_from
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry, check_same
 from gridflow._keras.resume.files import CheckpointFiles
-from gridflow._keras.resume.interrupted import METRICS
+from gridflow._keras.resume.interrupted import METRICS, reader
 from gridflow._spec.place import Place
 from gridflow.errors import GridflowError, InvalidArgument
 
@@ -111,10 +111,7 @@ class Loop:
             found.append(optimizer)
             if model.built and not _is_built(optimizer):
                 with _scope_of(self._strategy):
-                    if hasattr(optimizer, "build"):
-                        optimizer.build(model.trainable_variables)
-                    else:  # a legacy one of tf_keras
-                        private_parts.make_slots(optimizer, model.trainable_variables)
+                    building.build_optimizer(optimizer, model.trainable_variables)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -402,22 +399,9 @@ class _Variables:
         of_metrics = _unseen(metrics, seen)
         self._groups = {"kept": _unseen(objects, seen), METRICS: of_metrics}
         self._all = [each for found in self._groups.values() for each in found]
-        self._strategy, self._traced = strategy, None
-
-    def read(self) -> Sequence[Any]:
-        """Return the values on this rank; no other one is asked."""
-        if self._strategy is None:
-            return [np.array(each.numpy()) for each in self._all]
-        if not self._all:
-            return []
-        if self._traced is None:
-            import tensorflow as tf
-
-            self._traced = tf.function(
-                lambda: [tf.identity(state.tensor_of(each)) for each in self._all], autograph=False
-            )
-        found: Sequence[Any] = self._strategy.run(self._traced)
-        return found
+        self._strategy = strategy
+        #: Returns the values on this rank; no other one is asked.
+        self.read: Callable[[], Sequence[Any]] = reader(strategy, self._all)
 
     def of_all(self) -> Sequence[Any]:
         """Return the values of all ranks; all must call it."""
@@ -478,18 +462,14 @@ def _variables_of(each: Any) -> list[Any]:
             f"a loop can't keep a {what}: ctx.loop(…) takes models, optimizers, metrics, variables "
             "and datasets, and plain values by name."
         )
-    return _all_of(each)
+    return state.variables_of(each)
 
 
 def _is_built(each: Any) -> bool:
     if not hasattr(each, "apply_gradients"):
         return bool(getattr(each, "built", True))
     # Legacy optimizers of tf_keras don't say so, and have no variables before.
-    return private_parts.is_optimizer_built(each) and bool(_all_of(each))
-
-
-def _all_of(each: Any) -> list[Any]:
-    return list(each.variables() if callable(each.variables) else each.variables)
+    return private_parts.is_optimizer_built(each) and bool(state.variables_of(each))
 
 
 def _metrics_of(each: Any) -> list[Any]:
@@ -497,12 +477,8 @@ def _metrics_of(each: Any) -> list[Any]:
 
 
 def _unseen(objects: Sequence[Any], seen: set[int]) -> list[Any]:
-    found = []
-    for variable in (variable for each in objects for variable in _variables_of(each)):
-        if id(variable) not in seen:
-            seen.add(id(variable))
-            found.append(variable)
-    return found
+    found = [variable for each in objects for variable in _variables_of(each)]
+    return [variable for variable in found if state.is_new(variable, seen)]
 
 
 def _counters(dataset: Any) -> list[EpochCounter]:

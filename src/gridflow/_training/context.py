@@ -842,7 +842,6 @@ class TrainingContext:
                 "ctx.loop() isn't available with strategy='parameter_server', whose workers make "
                 "steps of their own: use ctx.fit, or ctx.coordinator with tf.train.Checkpoint."
             )
-        self.strategy  # noqa: B018 (with it, the process joins the group)
         return Loop(runtime, kept, values)
 
     def barrier(self, *, timeout: float | None = None) -> None:

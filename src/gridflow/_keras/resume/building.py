@@ -51,6 +51,14 @@ def build_sharded(model: Any, spec: Any) -> None:
         model.optimizer.build(sharded.trainable_variables(model))
 
 
+def build_optimizer(optimizer: Any, variables: Any) -> None:
+    """Build an optimizer for these variables, legacy ones of tf_keras too."""
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    else:
+        private_parts.make_slots(optimizer, variables)
+
+
 def _build_other(model: Any) -> None:
     # On these backends Keras has already built the model, its losses and metrics.
     if not model.built:
@@ -85,10 +93,7 @@ def _build_tf_keras(model: Any, spec: Any) -> None:
     x, y, _ = tf_keras.utils.unpack_x_y_sample_weight(tf.nest.map_structure(zeros, spec))
     outputs = model(x, training=False)
     optimizer = model.optimizer
-    if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
-    else:
-        private_parts.make_slots(optimizer, model.trainable_variables)
+    build_optimizer(optimizer, model.trainable_variables)
     if not model.compiled_loss.built:
         model.compiled_loss.build(outputs)
     if not model.compiled_metrics.built:

@@ -42,7 +42,8 @@ class LastStep:
         self._counters = [
             each for group, found in groups.items() if "optimizer" in group for each in found[:1]
         ]
-        self._read = _reader(model, self._early)
+        self._strategy = model.distribute_strategy if is_tensorflow(model) else None
+        self._read = reader(self._strategy, self._early)
         self._values: Sequence[Any] = ()
         self._random: list[Entry] = []
         self.note()
@@ -73,7 +74,7 @@ class LastStep:
         if len(self._counters) == 1:
             return True
         known = {id(each): value for each, value in zip(self._early, self._values, strict=True)}
-        now = _reader(self._model, self._counters)()
+        now = reader(self._strategy, self._counters)()
         return all(
             int(known[id(each)]) == int(value)
             for each, value in zip(self._counters, now, strict=True)
@@ -84,7 +85,7 @@ class LastStep:
         known = {id(each): value for each, value in zip(self._early, self._values, strict=True)}
         everything = [each for found in self._groups.values() for each in found]
         others = [each for each in everything if id(each) not in known]
-        for each, value in zip(others, _reader(self._model, others)(), strict=True):
+        for each, value in zip(others, reader(self._strategy, others)(), strict=True):
             known[id(each)] = value
         entries = [
             Entry(
@@ -129,9 +130,12 @@ def joined(
     return there.with_values("model", values)
 
 
-def _reader(model: Any, variables: Sequence[Any]) -> Any:
-    """Return a function that reads variables on this rank, without the others."""
-    if not is_tensorflow(model):
+def reader(strategy: Any, variables: Sequence[Any]) -> Any:
+    """Return a function that reads variables on this rank, without the others.
+
+    `strategy`: Of TensorFlow; None on another backend.
+    """
+    if strategy is None:
         return lambda: [np.array(each.numpy()) for each in variables]
     import tensorflow as tf
 
@@ -140,7 +144,7 @@ def _reader(model: Any, variables: Sequence[Any]) -> Any:
         return [tf.identity(state.tensor_of(each)) for each in variables]
 
     def read_here() -> list[Any]:
-        found: list[Any] = model.distribute_strategy.run(read) if variables else []
+        found: list[Any] = strategy.run(read) if variables else []
         return found
 
     return read_here

@@ -49,15 +49,15 @@ def variables(model: Any, flavour: str, *, metrics: bool) -> dict[str, list[Any]
         ids = {id(variable) for variable in of_metrics}
         groups = {
             "model": [v for v in model.weights if id(v) not in ids] + counters,
-            "optimizer": _legacy_optimizer(model.optimizer),
+            "optimizer": variables_of(model.optimizer),
             "metrics": of_metrics if metrics else [],
             "random": private_parts.random_states(model),
         }
     for i, each in enumerate(others(model, flavour)):
-        groups[OTHER.format(i)] = _legacy_optimizer(each)
+        groups[OTHER.format(i)] = variables_of(each)
     # A metric inside the model would be in two groups; a layer that is used twice occurs once.
     seen: set[int] = set()
-    return {group: [v for v in found if _is_new(v, seen)] for group, found in groups.items()}
+    return {group: [v for v in found if is_new(v, seen)] for group, found in groups.items()}
 
 
 def collect(model: Any, flavour: str, *, metrics: bool) -> list[Entry]:
@@ -200,15 +200,17 @@ def name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name)
 
 
-def _is_new(variable: Any, seen: set[int]) -> bool:
+def is_new(variable: Any, seen: set[int]) -> bool:
+    """Note that a variable was seen; return whether it wasn't before."""
     if id(variable) in seen:
         return False
     seen.add(id(variable))
     return True
 
 
-def _legacy_optimizer(optimizer: Any) -> list[Any]:
-    found = optimizer.variables
+def variables_of(owner: Any) -> list[Any]:
+    """Return the variables of an optimizer of any kind, or of another object that has some."""
+    found = owner.variables
     return list(found() if callable(found) else found)
 
 
