@@ -44,6 +44,8 @@ class LateUploads:
     def file(self, path, header, done):
         self.waiting.append(done)
 
+    checkpoint = file
+
     def after(self, done):
         self.waiting.append(done)
 

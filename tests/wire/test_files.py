@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from gridflow._agent.checkpoints import Checkpoints
 from gridflow._agent.uploads import Uploads
 from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
@@ -417,6 +418,101 @@ def test_a_result_that_the_disk_refuses_is_kept_in_memory(driver, made, tmp_path
     assert (driver.job_dir / "result" / "model.keras").read_bytes() == made.read_bytes()
 
 
+@pytest.fixture
+def direct(driver, monkeypatch):
+    """Give an agent's way to the checkpoints, and what was sent through the driver."""
+    through_the_driver = []
+
+    def noting(name):
+        done = getattr(driver.client, name)
+
+        def method(*given):
+            through_the_driver.append(name)
+            return done(*given)
+
+        return method
+
+    for name in ("upload", "download"):
+        monkeypatch.setattr(driver.client, name, noting(name))
+    said = []
+    yield Checkpoints(driver.client, said.extend), through_the_driver
+    assert said == []
+
+
+def offered(step=1, **fields):
+    header = checkpoint(step, **fields)
+    return {name: value for name, value in header.items() if name != "kind"}
+
+
+def test_who_sees_the_folder_of_checkpoints_writes_and_reads_there_itself(
+    driver, direct, made, tmp_path
+):
+    checkpoints, through_the_driver = direct
+    for step in (1, 2, 3):
+        checkpoints.send(made, offered(step, label=f"rows-{step}"))
+    latest, wrong = driver.store.latest()
+    assert (latest.place, wrong, driver.store.label) == (Place(0, 0, 3), [], "rows-3")
+    checkpoints.fetch(latest.name, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == made.read_bytes()
+    assert through_the_driver == []
+    with pytest.raises(pa.ArrowException, match="is gone"):
+        checkpoints.fetch("checkpoint-0000-000000-000000001.npz", tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        checkpoints.send(tmp_path / "replaced by a newer one", offered(4))
+    driver.client.call("offer", offered(4), 10)  # of an agent that is killed now
+    driver.store.close()
+
+
+def test_an_agent_with_another_folder_of_the_same_name_uses_the_driver(
+    driver, direct, made, tmp_path, monkeypatch
+):
+    checkpoints, through_the_driver = direct
+    other = tmp_path / "on its host"
+    other.mkdir()
+
+    def elsewhere(path):
+        return str(other / type(other)(path).name)
+
+    offer, locate = driver.store.offer, driver.store.locate
+    monkeypatch.setattr(
+        driver.store,
+        "locate",
+        lambda name: (found := locate(name))._replace(at=elsewhere(found.at)),
+    )
+    checkpoints.send(made, offered(1))
+    name = driver.store.latest()[0].name
+    (other / name).write_bytes(b"?" * made.stat().st_size)
+    checkpoints.fetch(name, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == made.read_bytes()
+    assert through_the_driver == ["download"]
+    monkeypatch.setattr(driver.store, "offer", lambda *given: elsewhere(offer(*given)))
+    checkpoints.send(made, offered(2))
+    assert driver.store.latest()[0].place == Place(0, 0, 2)
+    assert through_the_driver == ["download", "upload"]
+
+
+def test_a_checkpoint_that_was_not_written_whole_or_in_time_is_not_committed(driver, made):
+    def stored(at, size):
+        driver.client.call("stored", {**offered(1), "at": at, "size": size}, 10)
+
+    size = made.stat().st_size
+    at = driver.client.call("offer", offered(1), 10)["at"]
+    with pytest.raises(pa.ArrowException, match="incomplete checkpoint: 0 of"):
+        stored(at, size)
+    for elsewhere in (made, driver.store.folder / made.name, at + "x", driver.store.folder):
+        with pytest.raises(pa.ArrowException, match="checkpoint"):
+            stored(str(elsewhere), size)
+    driver.store.begin(1)
+    made.replace(at)
+    with pytest.raises(pa.ArrowException, match="its generation is over"):
+        stored(at, size)
+    with pytest.raises(pa.ArrowException, match="generation 0 is over"):
+        driver.client.call("offer", offered(1), 10)
+    with pytest.raises(pa.ArrowException, match="this agent was given up"):
+        driver.client.call("offer", offered(1, launch=7), 10)
+    assert driver.store.latest() == (None, [])
+
+
 def test_what_the_disk_refuses_is_said_once_with_folder_and_host(driver, made, tmp_path):
     refused = rf"can't write to checkpoint_dir='{driver.store.folder}' on {socket.gethostname()}: "
 
@@ -436,7 +532,7 @@ def test_what_the_disk_refuses_is_said_once_with_folder_and_host(driver, made, t
     events.mkdir()
     (events / "log").write_bytes(bytes(SIZE))
     with files_of_at_most(SIZE // 2):
-        Uploads(driver.client, sender())._send_new(events)
+        Uploads(driver.client, sender(), None)._send_new(events)
     assert f"{driver.job_dir} on " in driver.console.warnings[1]
     assert "Event files for TensorBoard are incomplete" in driver.console.warnings[1]
     driver.console.close()
@@ -447,7 +543,7 @@ def test_files_that_grow_are_added_to_where_they_end(driver, tmp_path):
     folder = tmp_path / "events"
     (folder / "train").mkdir(parents=True)
     grows, there = folder / "train" / "log", driver.job_dir / "tensorboard" / "train" / "log"
-    uploads = Uploads(driver.client, sender())
+    uploads = Uploads(driver.client, sender(), None)
 
     def sent(content):
         grows.write_bytes(content)
@@ -479,7 +575,7 @@ def test_a_file_that_the_driver_refuses_keeps_no_other_waiting(driver, tmp_path)
     (driver.job_dir / "tensorboard" / "a").mkdir(parents=True)
     for name in "ab":
         (folder / name).write_text(name)
-    uploads = Uploads(driver.client, sender())
+    uploads = Uploads(driver.client, sender(), None)
     uploads._send_new(folder)
     assert (driver.job_dir / "tensorboard" / "b").read_text() == "b"
     uploads.close()

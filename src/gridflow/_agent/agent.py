@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow._agent import environment
+from gridflow._agent.checkpoints import Checkpoints
 from gridflow._agent.executor import ExecutorWatch
 from gridflow._agent.folder import local_folder, short_path, task_prefix, temporary_folder
 from gridflow._agent.forkserver.client import ForkServers
@@ -225,7 +226,8 @@ class Agent:
             load = HostLoad(folder, has_gpus=bool(getattr(gpus, "addresses", ())))
         read = dict if load is None else load.read
         self._reporter = Reporter(client, me, timeout, deadlines.driver, read)
-        uploads = Uploads(client, me)
+        checkpoints = Checkpoints(client, self._reporter.lines)
+        uploads = Uploads(client, me, checkpoints)
         versions = environment.describe()
         warm_seconds = payload.spec.hosts.launch.warm_seconds
         self._runner = TaskRunner(
@@ -234,9 +236,10 @@ class Agent:
             folder,
             client,
             self._reporter,
+            checkpoints,
             uploads,
             gpus,
-            ForkServers(warm_seconds, versions, self._owner) if warm_seconds else None,
+            servers=ForkServers(warm_seconds, versions, self._owner) if warm_seconds else None,
             scratch=scratch,
             on_end=self._wake,
         )

@@ -185,12 +185,11 @@ class ProcessSupervisor:
                 self._raised, self._raised_at = message, time.monotonic()
             case child.MadeCheckpoint():
                 header = {
-                    "kind": "checkpoint",
                     "generation": self._generation,
                     "place": message.place,
                     "label": message.label,
                 }
-                self._uploads.file(Path(message.path), header, partial(self._sent, message))
+                self._uploads.checkpoint(Path(message.path), header, partial(self._sent, message))
             case child.Returned():
                 self._on_other(message)
                 if message.imported:

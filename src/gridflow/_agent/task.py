@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow._agent.checkpoints import Checkpoints
     from gridflow._agent.forkserver.client import ForkServers
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
@@ -54,16 +55,17 @@ class TaskRunner:
         folder: Path,
         client: CoordinatorClient,
         reporter: Reporter,
+        checkpoints: Checkpoints,
         uploads: Uploads,
         grant: GpuGrant | str,
-        servers: ForkServers | None,
         *,
+        servers: ForkServers | None,
         scratch: Path,
         on_end: Callable[[], None],
     ) -> None:
         self._scratch, self._on_end = scratch, on_end
         self._payload, self._rank, self._folder = payload, rank, folder
-        self._client, self._reporter, self._uploads = client, reporter, uploads
+        self._checkpoints, self._reporter, self._uploads = checkpoints, reporter, uploads
         self._task = payload.spec.tasks[rank]
         self._part = payload.spec.parts[rank]
         self._grant = grant
@@ -73,7 +75,17 @@ class TaskRunner:
         self._counts: commands.Counts | None = None
         self._setup: child.Setup | None = None
         self._features = features_of(
-            Tools(payload, rank, folder, client, reporter, uploads, self._tell, self.fail)
+            Tools(
+                payload,
+                rank,
+                folder,
+                client,
+                reporter,
+                checkpoints,
+                uploads,
+                self._tell,
+                self.fail,
+            )
         )
 
     @property
@@ -208,7 +220,7 @@ class TaskRunner:
         resume = None
         if command.resume is not None and self._part.runs_function:
             path = self._folder / command.resume
-            self._client.download({"kind": "checkpoint", "name": command.resume}, path)
+            self._checkpoints.fetch(command.resume, path)
             resume = str(path)
         for feature in self._features:
             feature.forget(command.generation, command.place)

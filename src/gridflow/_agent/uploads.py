@@ -1,4 +1,4 @@
-"""Sends files to the driver: results, checkpoints, TensorBoard's event files."""
+"""Sends files in the background: results, checkpoints, TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gridflow._agent.checkpoints import Checkpoints
     from gridflow._wire.client import CoordinatorClient
 
 _FOLLOW_SECONDS: Final = 2.0
@@ -24,8 +25,10 @@ class Uploads:
     `me`: What identifies this agent: ``rank``, ``agent``, ``launch``.
     """
 
-    def __init__(self, client: CoordinatorClient, me: dict[str, Any]) -> None:
-        self._client, self._me = client, me
+    def __init__(
+        self, client: CoordinatorClient, me: dict[str, Any], checkpoints: Checkpoints
+    ) -> None:
+        self._client, self._me, self._checkpoints = client, me, checkpoints
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="gridflow-upload")
         self._futures: list[Future[Any]] = []
         #: For each file: its inode, and how many bytes of it the driver has.
@@ -40,7 +43,22 @@ class Uploads:
 
         `header`: One of `gridflow._wire.headers.UPLOADS`, without the sender.
         """
-        future = self._executor.submit(self._client.upload, path, {**self._me, **header})
+        self._queue(self._client.upload, path, {**self._me, **header}, done)
+
+    def checkpoint(
+        self, path: Path, header: dict[str, Any], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Put a checkpoint where it is kept; ``done`` gets the error, or None."""
+        self._queue(self._checkpoints.send, path, {**self._me, **header}, done)
+
+    def _queue(
+        self,
+        send: Callable[[Path, dict[str, Any]], object],
+        path: Path,
+        header: dict[str, Any],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        future = self._executor.submit(send, path, header)
         future.add_done_callback(lambda ended: done(ended.exception()))
         self._futures = [each for each in self._futures if not each.done()] + [future]
 

@@ -1,19 +1,21 @@
 """The checkpoints of a job, as committed in the driver.
 
-They travel from the chief to the driver and from there to every rank of the next generation, so no
-shared file system is needed. A checkpoint counts once it has been renamed into place.
+Agents that see the folder write them into it, and read them there (`gridflow._agent.checkpoints`).
+From others they travel to the driver, and from there to every rank of the next generation, so no
+shared file system is needed. A checkpoint counts once the driver has renamed it into place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 import uuid
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gridflow._files.local import make_folders, open_file, sync, write_whole
 from gridflow._keras.resume.checkpoint_file import not_finite_in
@@ -39,6 +41,30 @@ class CommittedCheckpoint:
 
     name: str
     place: Place
+
+
+class StoredAt(NamedTuple):
+    """Where a checkpoint is, for those who may see it there themselves.
+
+    `at`: A path, or an address with a scheme; empty: only the driver has it.
+    `size`, `modified`: Its bytes, and a time in nanoseconds, by which a path on another machine is
+        known to be the same file; 0: an address needs none.
+    """
+
+    at: str = ""
+    size: int = 0
+    modified: int = 0
+
+
+def file_name(place: Place) -> str:
+    """Return the name of the checkpoint of a place."""
+    return f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
+
+
+def checkpoint_of(name: str) -> CommittedCheckpoint | None:
+    """Return the checkpoint of a file's name; None if it isn't one."""
+    found = _NAME.fullmatch(name)
+    return CommittedCheckpoint(name, Place(*map(int, found.groups()))) if found else None
 
 
 def is_kept(name: str) -> bool:
@@ -68,6 +94,8 @@ class CheckpointStore:
         self.num_workers, self._job, self._owner = num_workers, job, owner
         self._lock = threading.Lock()
         self._newest_label: str | None = None
+        #: The last place that an agent was offered.
+        self._offered: Path | None = None
         make_folders(self.folder)
         for unfinished in folder.glob(".incoming-*"):  # of a driver that was killed
             unfinished.unlink()
@@ -89,7 +117,56 @@ class CheckpointStore:
         name = f".incoming-{self._job}-{generation}-{rank:d}-{uuid.uuid4().hex}"
         if not name.startswith(self._incoming):
             raise GridflowError(f"checkpoint refused: generation {generation} is over")
+        self._withdraw()  # its agent sends it instead
         return self.folder / name
+
+    def offer(self, generation: int, rank: int, place: Place, label: str | None = None) -> str:  # noqa: ARG002
+        """Return where an agent may write a checkpoint itself; empty: nowhere.
+
+        An empty file lies there, so the agent knows whether it sees this folder.
+
+        Raises `GridflowError`: As `incoming`.
+        """
+        path = self.incoming(generation, rank)
+        try:
+            open_file(path, "xb").close()
+        except OSError:
+            return ""  # the agent sends it, and hears why it can't be written
+        self._offered = path
+        return str(path)
+
+    def _withdraw(self) -> None:
+        """Delete what an agent was offered, but has not written or not reported."""
+        with contextlib.suppress(OSError):
+            if self._offered is not None:
+                self._offered.unlink()
+        self._offered = None
+
+    def commit_stored(self, at: str, size: int, place: Place, label: str | None = None) -> str:
+        """Make a checkpoint that was written to an offered place the newest one; return its name.
+
+        Raises `GridflowError`: It isn't there as a whole; or as `commit`.
+        """
+        path, there = self.path(Path(at).name), 0
+        with contextlib.suppress(FileNotFoundError), open_file(path) as file:
+            there = os.fstat(file.fileno()).st_size  # of the opened file: NFS keeps older answers
+        if there != size and path.name.startswith(self._incoming):
+            raise GridflowError(f"incomplete checkpoint: {there:,} of {size:,} bytes arrived.")
+        name = self.commit(path, place, label)
+        self._offered = None
+        return name
+
+    def locate(self, name: str) -> StoredAt:
+        """Return where a checkpoint can be read.
+
+        Raises `GridflowError`: There is none of this name.
+        """
+        path = self.stored(name)
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise GridflowError(f"{name} is gone: {error}") from error
+        return StoredAt(str(path), found.st_size, found.st_mtime_ns)
 
     def commit(self, path: Path, place: Place, label: str | None = None) -> str:
         """Make a checkpoint that arrived complete the newest one; return its name.
@@ -98,22 +175,35 @@ class CheckpointStore:
 
         Raises `GridflowError`: Another generation began while it was arriving.
         """
-        name = f"checkpoint-{place.fit:04}-{place.epoch:06}-{place.step:09}.npz"
+        name = file_name(place)
         with self._lock:
             if not path.name.startswith(self._incoming):
                 path.unlink(missing_ok=True)
                 raise GridflowError(f"checkpoint {name} came too late: its generation is over")
-            if self.workers != self.num_workers:
-                write_whole(self.folder / WORKERS, str(self.num_workers))
+            self._note_workers()
             self._write_label(name, label)
             path.rename(self.folder / name)
             sync(self.folder)  # so that the rename lasts, too
-            for old in self._old():
-                with contextlib.suppress(OSError):  # tried again after the next one
-                    self.path(old.name).unlink()
-                    self._label_of(old.name).unlink(missing_ok=True)
+            self._delete_old()
             self._newest_label = label
         return name
+
+    def _note_workers(self) -> None:
+        if self.workers != self.num_workers:
+            write_whole(self.folder / WORKERS, str(self.num_workers))
+
+    def _delete_old(self) -> None:
+        for old in self._old():
+            with contextlib.suppress(OSError):  # tried again after the next one
+                self._unlink(old.name)
+
+    def _unlink(self, name: str) -> None:
+        self.path(name).unlink(missing_ok=True)
+        self._label_of(name).unlink(missing_ok=True)
+
+    def _drop(self, name: str) -> None:
+        """Forget a checkpoint that can't be used."""
+        self._unlink(name)
 
     def _old(self) -> list[CommittedCheckpoint]:
         """Return those that aren't needed any more."""
@@ -166,17 +256,16 @@ class CheckpointStore:
         wrong: list[str] = []
         with self._lock:
             for checkpoint in reversed(self._all()):
-                path = self.path(checkpoint.name)
                 if between_epochs and checkpoint.place.step:
-                    path.unlink()
-                    self._label_of(checkpoint.name).unlink(missing_ok=True)
+                    self._drop(checkpoint.name)
                     continue
+                path = self.stored(checkpoint.name)
                 problem = _problem(path)
                 if problem is None:
                     return checkpoint, wrong
                 wrong.append(f"{checkpoint.name} {problem}")
                 path.rename(path.with_suffix(".unreadable"))
-                self._label_of(checkpoint.name).unlink(missing_ok=True)
+                self._drop(checkpoint.name)
                 self._newest_label = None  # what it covered isn't covered any more
         if wrong:
             raise GridflowError(
@@ -211,6 +300,7 @@ class CheckpointStore:
 
     def close(self) -> None:
         """Release the folder for other jobs."""
+        self._withdraw()
         if self._owner is not None:
             self._owner.release()
 
@@ -230,11 +320,8 @@ class CheckpointStore:
             raise GridflowError(f"{problem}. {GO_ON}") from problem
 
     def _all(self) -> list[CommittedCheckpoint]:
-        found = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(
-            (CommittedCheckpoint(m[0], Place(*map(int, m.groups()))) for m in found if m),
-            key=lambda checkpoint: checkpoint.place,
-        )
+        found = (checkpoint_of(path.name) for path in self.folder.iterdir())
+        return sorted((each for each in found if each), key=lambda checkpoint: checkpoint.place)
 
 
 def _problem(path: Path) -> str | None:

@@ -1,18 +1,27 @@
-"""Checkpoints that are copied to HDFS or an object store, for a driver on another machine.
+"""Checkpoints in HDFS or an object store, where a driver on another machine finds them.
 
-The driver receives them as usual, and copies each one. A new driver on another machine fetches the
-copies, so what a checkpoint covers counts only once its copy is stored.
+Agents write them there, and the driver commits them. What an agent can't write there, it sends to
+the driver, which copies it. What a checkpoint covers counts only once it is in the store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gridflow._coordinator.checkpoint_lease import Lease, without_mark
-from gridflow._coordinator.checkpoints import GO_ON, WORKERS, CheckpointStore, is_kept
+from gridflow._coordinator.checkpoints import (
+    GO_ON,
+    WORKERS,
+    CheckpointStore,
+    StoredAt,
+    checkpoint_of,
+    file_name,
+    is_kept,
+)
 from gridflow._coordinator.owner import FolderLock
 from gridflow._files import transfer
 from gridflow._files.systems import absolute_path, scheme_of, where
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
 #: Delay before retrying a failed copy; it doubles each time, up to the maximum.
 _AGAIN_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 30.0
+#: How long a store that can't be read is tried again before a restart fails.
+_READ_SECONDS: Final = 60.0
 #: At the job's end, time for a copy in progress.
 _CLOSE_SECONDS: Final = 60.0
 
@@ -106,13 +117,14 @@ class _Copy(NamedTuple):
 
 
 class MirroredCheckpoints(CheckpointStore):
-    """Checkpoints in a folder of the driver, with copies in one that outlives its machine.
+    """Checkpoints in a remote folder, which outlives the driver's machine.
 
-    If copying a checkpoint fails, it is retried later while training goes on; the checkpoint's
-    label doesn't count before that.
+    Those that agents have sent are in a folder of the driver, too. If copying one fails, it is
+    retried later while training goes on; the checkpoint's label doesn't count before that. Those
+    that agents have written are fetched when they are read.
 
     `folder`: In the driver, for this job alone.
-    `mirror`: The remote folder. Its checkpoints are fetched first.
+    `mirror`: The remote folder.
     `num_workers`: How many tasks train.
     `job`: The job's id.
     `lease`: Keeps other jobs out of the remote folder, until `close`.
@@ -138,12 +150,15 @@ class MirroredCheckpoints(CheckpointStore):
         self._is_left = False
         #: The labels of checkpoints without a copy.
         self._missing: dict[str, str | None] = {}
-        #: The copies. Replaced rather than changed, as other threads read it.
+        #: Those in the remote folder. Replaced rather than changed, as other threads read it.
         self._copies: dict[str, _Copy] = {}
+        #: Names, without their suffix, under which an agent may write now.
+        self._stems: set[str] = set()
+        self._fetching = threading.Lock()
         for path in folder.iterdir():  # of an earlier driver: if copies differ, they are newer
             if is_kept(path.name):
                 path.unlink()
-        self._fetch()
+        self._find()
 
     @property
     def lost(self) -> JobExists | None:  # type: ignore[override]
@@ -156,9 +171,72 @@ class MirroredCheckpoints(CheckpointStore):
         copies = self._copies
         return copies[max(copies)].label if copies else None
 
+    def begin(self, generation: int) -> None:
+        """From now on refuse checkpoints of other generations."""
+        super().begin(generation)
+        self._stems = set()
+
+    def offer(self, generation: int, rank: int, place: Place, label: str | None = None) -> str:
+        """Return the address that an agent may write a checkpoint to; empty: it has to send it."""
+        self.incoming(generation, rank)  # or its generation is over
+        stems = self._stems
+        with self._mirror_lock:
+            if self._lease is None or self._missing or self._closed.is_set():
+                return ""
+            name = file_name(place)
+            try:
+                self._check()
+                self._note_workers()
+                self._write_label(name, label)
+                stem = self._put_beside(name, label)
+            except JobExists:
+                raise
+            except GridflowError:
+                return ""  # the driver says so once it has the file, and tries again
+        stems.add(stem)
+        return self._mirror.complete(self._at(f"{stem}.npz").path)
+
+    def commit_stored(self, at: str, size: int, place: Place, label: str | None = None) -> str:
+        """Make a checkpoint that an agent has written the newest one."""
+        name, stem = file_name(place), at.rpartition("/")[2].removesuffix(".npz")
+        with self._mirror_lock:
+            if stem not in self._stems:
+                raise GridflowError(f"checkpoint {name} came too late: its generation is over")
+            there = transfer.size_of(self._at(f"{stem}.npz"))
+            if there != size:
+                raise GridflowError(f"incomplete checkpoint: {there:,} of {size:,} bytes arrived.")
+            self._check()  # otherwise it may have come too late for the next owner
+            with self._fetching:
+                self._unlink(name)  # one that was trained to in an earlier generation
+            self._copies = {**self._copies, name: _Copy(stem, label)}
+            self._stems.discard(stem)
+            with self._lock:
+                self._delete_old()
+            self._forget()
+        return name
+
+    def locate(self, name: str) -> StoredAt:
+        """Return a checkpoint's address, if it is in the store."""
+        copy = self._copies.get(name)
+        if copy is None:
+            return StoredAt()
+        return StoredAt(self._mirror.complete(self._at(f"{copy.stem}.npz").path))
+
+    def stored(self, name: str) -> Path:
+        """Return the file of a checkpoint, fetched if necessary.
+
+        Raises `GridflowError`: There is none of this name, or it can't be fetched.
+        """
+        path = super().stored(name)
+        with self._fetching:
+            if not path.exists() and (copy := self._copies.get(name)) is not None:
+                self._fetch(self._at(f"{copy.stem}.npz"), path)
+        return path
+
     def commit(self, path: Path, place: Place, label: str | None = None) -> str:
         """Make a checkpoint the newest one, here and remotely; retry later if copying fails."""
         with self._mirror_lock:
+            self._stems = set()  # the agent sends it because it couldn't write it
             name = super().commit(path, place, label)
             self._missing[name] = label
             self._copy()
@@ -168,11 +246,13 @@ class MirroredCheckpoints(CheckpointStore):
         self, *, between_epochs: bool = False
     ) -> tuple[CommittedCheckpoint | None, list[str]]:
         """Return the newest readable one; unreadable ones are renamed remotely, too."""
-        try:
-            return super().latest(between_epochs=between_epochs)
-        finally:
-            with self._mirror_lock:
-                self._put_aside()
+        with self._mirror_lock:
+            before = set(self._copies)
+            try:
+                return super().latest(between_epochs=between_epochs)
+            finally:
+                if dropped := before - set(self._copies):
+                    self._put_aside(sorted(dropped))
 
     def clear(self) -> None:
         """Delete all of them, here and remotely; copies that can't be deleted no longer count."""
@@ -210,10 +290,43 @@ class MirroredCheckpoints(CheckpointStore):
         if self._lease is not None:
             self._lease.release(is_empty=not self._copies and not self._is_left)
 
+    def _all(self) -> list[CommittedCheckpoint]:
+        here = super()._all()
+        known = {checkpoint.name for checkpoint in here}
+        there = [checkpoint_of(name) for name in self._copies if name not in known]
+        return sorted([*here, *filter(None, there)], key=lambda checkpoint: checkpoint.place)
+
+    def _drop(self, name: str) -> None:
+        super()._drop(name)
+        self._copies = {each: copy for each, copy in self._copies.items() if each != name}
+
+    def _fetch(self, source: Where, path: Path) -> None:
+        """Fetch a checkpoint, in vain for a while if necessary: others may be lost without it."""
+        until, pause = time.monotonic() + _READ_SECONDS, _AGAIN_SECONDS
+        while True:
+            try:
+                transfer.fetch(source, path)
+            except GridflowError as error:
+                if time.monotonic() + pause > until or self._is_gone(source):
+                    raise
+                if pause == _AGAIN_SECONDS:
+                    self._say(f"can't read the last checkpoint, will retry: {error}")
+                self._closed.wait(pause)
+                pause = min(2 * pause, _MOST_SECONDS)
+            else:
+                return
+
+    def _is_gone(self, source: Where) -> bool:
+        """Return whether the store can be read, but has no such file."""
+        try:
+            return source.path.rpartition("/")[2] not in transfer.names_in(self._mirror)
+        except GridflowError:
+            return False
+
     # With the mirror's lock held ---------------------------------------------------
 
-    def _fetch(self) -> None:
-        """Fetch the copies that count."""
+    def _find(self) -> None:
+        """Find the checkpoints that count."""
         there = set(transfer.names_in(self._mirror))
         if self._lease is not None:
             found = there.intersection(self._lease.accepted)
@@ -226,13 +339,9 @@ class MirroredCheckpoints(CheckpointStore):
         ):
             stem = remote.removesuffix(".npz")
             name = f"{without_mark(stem)}.npz"
-            self.path(self.label_name(name)).unlink(missing_ok=True)
             label = None
             if f"{stem}.label" in found:
-                here = self.path(self.label_name(name))
-                transfer.fetch(self._at(f"{stem}.label"), here)
-                label = here.read_text(encoding="utf-8")
-            transfer.fetch(self._at(remote), self.path(name))
+                label = transfer.read(self._at(f"{stem}.label")).decode()
             self._copies = {**self._copies, name: _Copy(stem, label)}
         if self._copies and WORKERS in there:
             transfer.fetch(self._at(WORKERS), self.path(WORKERS))
@@ -281,22 +390,24 @@ class MirroredCheckpoints(CheckpointStore):
 
     def _put(self, name: str, label: str | None) -> _Copy:
         """Copy a checkpoint; its own file comes last, so that it is complete before it counts."""
+        stem = self._put_beside(name, label)
+        transfer.put(self.path(name), self._at(f"{stem}.npz"))
+        return _Copy(stem, label)
+
+    def _put_beside(self, name: str, label: str | None) -> str:
+        """Write what belongs to a checkpoint; return its name there, without the suffix."""
         stem = name.removesuffix(".npz")
         if self._lease is not None:
             stem += self._lease.new_mark()
         transfer.put(self.path(WORKERS), self._at(WORKERS))
         if label is not None:
             transfer.put(self.path(self.label_name(name)), self._at(f"{stem}.label"))
-        transfer.put(self.path(name), self._at(f"{stem}.npz"))
-        return _Copy(stem, label)
+        return stem
 
-    def _put_aside(self) -> None:
+    def _put_aside(self, names: list[str]) -> None:
         """Rename remotely what `latest` has found unreadable."""
-        gone = [name for name in self._copies if not self.path(name).exists()]
-        if not gone:
-            return
         try:
-            for name in gone:
+            for name in names:
                 aside = self.path(name).with_suffix(".unreadable")
                 if aside.exists():
                     transfer.put(aside, self._at(aside.name))
@@ -306,8 +417,10 @@ class MirroredCheckpoints(CheckpointStore):
 
     def _forget(self) -> None:
         """Delete copies of deleted checkpoints, and what an earlier owner adds too late."""
-        self._copies = {name: c for name, c in self._copies.items() if self.path(name).exists()}
+        old = {checkpoint.name for checkpoint in self._old()}
+        self._copies = {name: copy for name, copy in self._copies.items() if name not in old}
         kept = {name for copy in self._copies.values() for name in copy.files}
+        kept |= {f"{stem}{end}" for stem in self._stems for end in (".npz", ".label")}
 
         def is_old(name: str) -> bool:
             return name.startswith("checkpoint-") and not (

@@ -314,14 +314,7 @@ class RpcHandler:
         upload = headers.UPLOADS.decode(header)
         if isinstance(upload, headers.CheckpointFile):
             self._refuse_strangers(upload)
-            name = self._checkpoints.commit(path, upload.place, upload.label)
-            self._observed.tell("checkpoint", upload.place)
-            self.send(commands.Fetch(name, upload.place), self._evaluators)
-            with self._lock:
-                if self.not_finite is not None and self.not_finite.place < upload.place:
-                    self.not_finite = None
-                for rank in self._pushed if self._streams.is_used else ():
-                    self._send(rank, commands.Committed(upload.generation, upload.place))
+            self._committed(self._checkpoints.commit(path, upload.place, upload.label), upload)
             return
         # Not under the lock of reports: disks may be slow.
         with self._files.lock:
@@ -338,6 +331,36 @@ class RpcHandler:
             with self._lock:
                 if self._is_present(upload):
                     self._settle(self._rows.arrived(upload.name))
+
+    def offer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return where an agent may write a checkpoint itself; empty: it has to send it."""
+        made = parse(AN_AGENT, "a checkpoint", message, headers.CheckpointFile)
+        self._refuse_strangers(made)
+        at = self._checkpoints.offer(made.generation, made.rank, made.place, made.label)
+        return {"at": at}
+
+    def stored(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Commit a checkpoint that an agent has written to the place that it was offered."""
+        made = parse(AN_AGENT, "a checkpoint", message, headers.StoredCheckpoint)
+        self._refuse_strangers(made)
+        self._committed(
+            self._checkpoints.commit_stored(made.at, made.size, made.place, made.label), made
+        )
+        return {}
+
+    def locate(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return where an agent may read a checkpoint itself; empty: it has to fetch it."""
+        wanted = parse(AN_AGENT, "a wish", message, headers.Download)
+        return self._checkpoints.locate(wanted.name)._asdict()
+
+    def _committed(self, name: str, made: headers.CheckpointFile) -> None:
+        self._observed.tell("checkpoint", made.place)
+        self.send(commands.Fetch(name, made.place), self._evaluators)
+        with self._lock:
+            if self.not_finite is not None and self.not_finite.place < made.place:
+                self.not_finite = None
+            for rank in self._pushed if self._streams.is_used else ():
+                self._send(rank, commands.Committed(made.generation, made.place))
 
     def disk_refused(self, header: dict[str, Any], error: OSError) -> str:
         """Return what to tell the sender of a file that can't be written; warn the user."""

@@ -30,6 +30,7 @@ __all__ = [
     "put",
     "read",
     "refuse_what_is_there",
+    "size_of",
     "write",
 ]
 
@@ -140,6 +141,18 @@ def write(target: Where, content: Mapping[str, Any], *, in_place: bool = False) 
             file.write(json.dumps(content).encode())
         if path != target.path:
             target.system.move(path, target.path)
+
+
+def size_of(target: Where) -> int:
+    """Return the size of a file in bytes.
+
+    Raises `GridflowError`: It doesn't exist, or can't be looked at.
+    """
+    with _named(target, "can't be read"):
+        found = target.system.get_file_info(target.path)
+        if found.type != fs.FileType.File:
+            raise FileNotFoundError("no such file")
+        return int(found.size)
 
 
 def names_in(folder: Where) -> list[str]:

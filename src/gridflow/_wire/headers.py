@@ -104,6 +104,17 @@ class CheckpointFile(Upload):
 
 
 @dataclass(frozen=True)
+class StoredCheckpoint(CheckpointFile):
+    """A checkpoint that an agent has written itself to the place that it was offered.
+
+    `at`: The place, as the offer named it.
+    """
+
+    at: str = field(kw_only=True)
+    size: Count = field(kw_only=True)
+
+
+@dataclass(frozen=True)
 class LoanFile(Upload):
     """Rows of a dataset for ranks that have none."""
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from gridflow._wire.identity import Identity
     from gridflow._wire.transfer import Spared
 
+#: Methods of the handler that agents call.
+_ACTIONS: Final = ("register", "sync", "offer", "stored", "locate")
 _CODE: Final = frozenset({"function", "modules"})
 #: Kept in memory if the disk refuses it: it is what the whole training was for.
 _SPARED: Final = "result"
@@ -71,6 +73,18 @@ class Handler(Protocol):
         """Return the path of the file that an agent asks for."""
         ...
 
+    def offer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return where an agent may write a checkpoint itself."""
+        ...
+
+    def stored(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Commit a checkpoint that an agent has written itself."""
+        ...
+
+    def locate(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return where an agent may read a checkpoint itself."""
+        ...
+
 
 class CoordinatorServer(arrow_flight.JobServer):
     """Serve one job on one interface of this machine.
@@ -84,15 +98,15 @@ class CoordinatorServer(arrow_flight.JobServer):
         self._handler = handler
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[flight.Result]:
-        """Answer ``register`` and ``sync``."""
+        """Answer a message."""
         self.heard(context)
-        answers = {"register": self._handler.register, "sync": self._handler.sync}
-        if action.type not in answers:
+        if action.type not in _ACTIONS:
             raise flight.FlightServerError(
-                f"unknown action {action.type!r}; supported: {', '.join(answers)}"
+                f"unknown action {action.type!r}; supported: {', '.join(_ACTIONS)}"
             )
         with telling_why():
-            answer = answers[action.type](read(AN_AGENT, action.body.to_pybytes()))
+            handle = getattr(self._handler, action.type)
+            answer = handle(read(AN_AGENT, action.body.to_pybytes()))
         yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from gridflow._agent.checkpoints import Checkpoints
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
     from gridflow._spec.place import Place
@@ -34,6 +35,7 @@ class Tools:
     folder: Path
     client: CoordinatorClient
     reporter: Reporter
+    checkpoints: Checkpoints
     uploads: Uploads
     tell: Callable[[Message], None]
     fail: Callable[[FailureKind, str], None]

@@ -50,7 +50,7 @@ class EvaluationNews(Feature):
     def _fetch(self, command: commands.Fetch) -> None:
         path = self.tools.folder / command.name
         try:
-            self.tools.client.download({"kind": "checkpoint", "name": command.name}, path)
+            self.tools.checkpoints.fetch(command.name, path)
         except pa.ArrowException:
             return  # a newer one has replaced it, and will be fetched
         except WireError as error:
