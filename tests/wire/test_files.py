@@ -206,7 +206,7 @@ def test_a_sender_that_is_killed_in_the_middle_leaves_nothing(driver, made):
     sending.wait()
     sending.stdout.close()
     driver.client.upload(made, checkpoint(3))
-    assert [each.place.step for each in driver.store._all()] == [3]
+    assert [each.place.step for each in driver.store.all_kept()] == [3]
     wait_for(lambda: not driver.left_over(), "the end of what it had sent", seen=driver.left_over)
 
 

@@ -201,20 +201,20 @@ class CheckpointStore:
         self.path(name).unlink(missing_ok=True)
         self._label_of(name).unlink(missing_ok=True)
 
-    def _drop(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """Forget a checkpoint that can't be used."""
         self._unlink(name)
 
     def _old(self) -> list[CommittedCheckpoint]:
         """Return those that aren't needed any more."""
-        old = self._all()[:-_KEPT]
-        whole = [each for each in self._all() if not each.place.step][-1:]
+        old = self.all_kept()[:-_KEPT]
+        whole = [each for each in self.all_kept() if not each.place.step][-1:]
         return [each for each in old if not (self.keeps_epochs and each in whole)]
 
     @property
     def newest(self) -> Place | None:
         with self._lock:
-            found = self._all()[-1:]
+            found = self.all_kept()[-1:]
         return found[0].place if found else None
 
     @property
@@ -222,7 +222,7 @@ class CheckpointStore:
         """The label of the newest checkpoint, None if it has none."""
         with self._lock:
             if self._newest_label is None:
-                newest = self._all()[-1:]
+                newest = self.all_kept()[-1:]
                 path = self._label_of(newest[0].name) if newest else None
                 if path is not None and path.exists():
                     with open_file(path) as file:
@@ -255,9 +255,9 @@ class CheckpointStore:
         """
         wrong: list[str] = []
         with self._lock:
-            for checkpoint in reversed(self._all()):
+            for checkpoint in reversed(self.all_kept()):
                 if between_epochs and checkpoint.place.step:
-                    self._drop(checkpoint.name)
+                    self.drop(checkpoint.name)
                     continue
                 path = self.stored(checkpoint.name)
                 problem = _problem(path)
@@ -265,7 +265,7 @@ class CheckpointStore:
                     return checkpoint, wrong
                 wrong.append(f"{checkpoint.name} {problem}")
                 path.rename(path.with_suffix(".unreadable"))
-                self._drop(checkpoint.name)
+                self.drop(checkpoint.name)
                 self._newest_label = None  # what it covered isn't covered any more
         if wrong:
             raise GridflowError(
@@ -319,7 +319,8 @@ class CheckpointStore:
         if problem is not None:
             raise GridflowError(f"{problem}. {GO_ON}") from problem
 
-    def _all(self) -> list[CommittedCheckpoint]:
+    def all_kept(self) -> list[CommittedCheckpoint]:
+        """Return all of them, the newest last."""
         found = (checkpoint_of(path.name) for path in self.folder.iterdir())
         return sorted((each for each in found if each), key=lambda checkpoint: checkpoint.place)
 

@@ -290,14 +290,16 @@ class MirroredCheckpoints(CheckpointStore):
         if self._lease is not None:
             self._lease.release(is_empty=not self._copies and not self._is_left)
 
-    def _all(self) -> list[CommittedCheckpoint]:
-        here = super()._all()
+    def all_kept(self) -> list[CommittedCheckpoint]:
+        """Return all of them, whether they are here or there."""
+        here = super().all_kept()
         known = {checkpoint.name for checkpoint in here}
         there = [checkpoint_of(name) for name in self._copies if name not in known]
         return sorted([*here, *filter(None, there)], key=lambda checkpoint: checkpoint.place)
 
-    def _drop(self, name: str) -> None:
-        super()._drop(name)
+    def drop(self, name: str) -> None:
+        """Forget one that can't be used, here and there."""
+        super().drop(name)
         self._copies = {each: copy for each, copy in self._copies.items() if each != name}
 
     def _fetch(self, source: Where, path: Path) -> None:
