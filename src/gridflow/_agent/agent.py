@@ -37,7 +37,7 @@ from gridflow._gpu import devices
 from gridflow._gpu.grant import SparkGpus, take
 from gridflow._spec import modules
 from gridflow._spec.gpus import VISIBLE, GpuNeed
-from gridflow._spec.network import host_and_port
+from gridflow._spec.network import host_and_port, local_address
 from gridflow._wire.client import CoordinatorClient
 from gridflow._wire.commands import Close
 from gridflow._wire.reports import Gone, Spooled
@@ -290,7 +290,7 @@ class Agent:
     def _register(
         self, client: CoordinatorClient, me: dict[str, Any], versions: dict[str, str], port: int
     ) -> dict[str, Any]:
-        address = environment.local_address(self.payload.coordinator)
+        address = local_address(self.payload.coordinator)
         message = {
             **me,
             "host": socket.gethostname(),

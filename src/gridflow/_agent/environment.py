@@ -45,18 +45,6 @@ def _version(module: str, packages: tuple[str, ...]) -> str:
     return "unknown"
 
 
-def local_address(peer: str) -> str:
-    """Return this host's address on the interface that leads to a peer (``host:port``).
-
-    No packet is sent: connecting a datagram socket only looks up the route.
-    """
-    host, _, port = peer.rpartition(":")
-    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port))[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
-
-
 def hold_port() -> tuple[socket.socket, int]:
     """Return a socket that keeps a free port for TensorFlow, and the port.
 

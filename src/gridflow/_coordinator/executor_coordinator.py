@@ -22,7 +22,6 @@ import cloudpickle
 import pyarrow as pa
 
 from gridflow._agent.agent import Agent
-from gridflow._agent.environment import local_address
 from gridflow._agent.executor import executor_above
 from gridflow._agent.folder import temporary_folder
 from gridflow._coordinator import record
@@ -39,7 +38,7 @@ from gridflow._launch.spark.task import (
     place_of_this_task,
     rows_of_this_task,
 )
-from gridflow._spec.network import Network
+from gridflow._spec.network import Network, local_address
 from gridflow._wire.server import inside
 from gridflow.errors import ClientUnreachable, GridflowError, InvalidArgument, TaskLost
 

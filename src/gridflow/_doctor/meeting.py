@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from typing import Any, Final, Self
 
-from gridflow._agent.environment import local_address
 from gridflow._doctor.host import within
-from gridflow._spec.network import host_and_port
+from gridflow._spec.network import host_and_port, local_address
 from gridflow._wire.mutual_tls import Connection, Door, knock, listen
 
 #: How long the first task waits for the last one.

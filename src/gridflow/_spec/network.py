@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,6 +120,18 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         return None
     return address if address.version == 4 or not address.is_link_local else None  # noqa: PLR2004
+
+
+def local_address(peer: str) -> str:
+    """Return this host's address on the interface that leads to a peer (``host:port``).
+
+    No packet is sent: connecting a datagram socket only looks up the route.
+    """
+    host, _, port = peer.rpartition(":")
+    family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port))[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
 
 
 def host_and_port(host: str, port: int) -> str:

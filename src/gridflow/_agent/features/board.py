@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
-from gridflow._agent.environment import local_address
 from gridflow._agent.features.base import Feature
+from gridflow._spec.network import local_address
 from gridflow._spec.roles import EVALUATOR
 from gridflow._wire import commands, reports
 

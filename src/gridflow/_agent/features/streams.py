@@ -11,14 +11,13 @@ import pyarrow as pa
 import pyarrow.ipc
 from pyarrow import flight
 
-from gridflow._agent.environment import local_address
 from gridflow._agent.features.base import Feature
 from gridflow._feed.normalize import tensor_specs
 from gridflow._feed.push.exactly_once import Superseded
 from gridflow._feed.push.located import taken
 from gridflow._feed.store.records import encode_specs
 from gridflow._feed.store.stream import StreamStore
-from gridflow._spec.network import host_and_port
+from gridflow._spec.network import host_and_port, local_address
 from gridflow._wire import child, commands, headers, reports
 from gridflow._wire.messages import parse
 from gridflow._wire.receiver import A_FEEDER, REFUSED, UNWANTED, Receiver

@@ -7,7 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._agent.environment import local_address
 from gridflow._launch.spark import errors
 from gridflow._launch.spark.session import (
     cancel,
@@ -15,6 +14,7 @@ from gridflow._launch.spark.session import (
     forget_tag,
     tag_this_thread,
 )
+from gridflow._spec.network import local_address
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled, StartTimeout
 
 if TYPE_CHECKING:

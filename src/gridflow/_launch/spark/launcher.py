@@ -405,7 +405,7 @@ class SparkLauncher:
 
     def _driver_addresses(self) -> tuple[str, str]:
         """Return the address that Spark's driver binds, and its name for executors."""
-        from gridflow._agent.environment import local_address
+        from gridflow._spec.network import local_address
 
         if connect.is_connect(self._spark):
             address = connect.client_address(self._spark)
