@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 import suite
-from gridflow._agent.procfs import began
+from gridflow._files.procfs import began
 from suite import classes, waiting
 
 # Jobs use it, too, where it can't be imported.

@@ -435,7 +435,7 @@ class TensorflowDistributor:
     ) -> JobHandle:
         from gridflow._coordinator.job import PreparedJob
         from gridflow._coordinator.loop import JobRun
-        from gridflow._coordinator.remote_checkpoints import place_of, places
+        from gridflow._features.checkpoints.remote import place_of, places
         from gridflow._handle import JobHandle
         from gridflow._result import Result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from gridflow._agent.features.streams import Streams
+from gridflow._features.streams.agent import Streams
 from gridflow._feed.normalize import FeedOptions
 from gridflow._training.inbox import Inbox
 from gridflow._training.streaming import SentRows

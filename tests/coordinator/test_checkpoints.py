@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._keras.resume.checkpoint_file import Checkpoint, Entry
 from gridflow._spec.place import Place
 from gridflow.errors import GridflowError

@@ -57,7 +57,7 @@ def folder(tmp_path):
 
 def run_by(folder, pid, **result):
     """Note which process runs the job, or how it has ended."""
-    from gridflow._agent.procfs import began
+    from gridflow._files.procfs import began
 
     driver = {"host": os.uname().nodename, "pid": pid, "began": began(pid)}
     (folder / "driver.json").write_text(json.dumps(driver))

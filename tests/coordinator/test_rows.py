@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._coordinator.rows import Forget, LaunchRows, RowsPhase, SendAll, SendTo, Unfit
+from gridflow._features.rows.driver import Forget, LaunchRows, RowsPhase, SendAll, SendTo, Unfit
 from gridflow._wire.commands import Borrow, Counts, Lend
 from gridflow._wire.reports import Spooled
 

@@ -11,11 +11,11 @@ import threading
 import pytest
 
 from gridflow._coordinator import events as ev
-from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.observing import Observed
 from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.cluster import Task
 from gridflow._spec.tasks import parts_of
 from gridflow._wire.commands import Start

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow._agent import procfs
-from gridflow._agent.features import backpressure
-from gridflow._agent.features.backpressure import Backpressure
+from gridflow._features.rows import backpressure
+from gridflow._features.rows.backpressure import Backpressure
+from gridflow._files import procfs
 from gridflow._wire import child
 from suite.waiting import patience
 

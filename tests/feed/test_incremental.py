@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._agent.features import step_grants
-from gridflow._coordinator.rows import LaunchRows, RowsPhase, SendAll, SendTo
+from gridflow._features import step_grants
+from gridflow._features.rows.driver import LaunchRows, RowsPhase, SendAll, SendTo
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.source import source_of
 from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from gridflow._agent.features.streams import Streams as AgentStreams
+from gridflow._features.streams.agent import Streams as AgentStreams
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.push import exactly_once, located
 from gridflow._feed.push.exactly_once import Superseded

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridflow._coordinator.streams import LaunchStreams
+from gridflow._features.streams.driver import LaunchStreams
 from gridflow._feed.dataset.stream import StreamSource, of_stream
 from gridflow._feed.encodings import Ragged, Sparse
 from gridflow._feed.normalize import FeedOptions

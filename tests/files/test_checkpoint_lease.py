@@ -17,9 +17,9 @@ import pytest
 from pyarrow import fs
 
 from gridflow import Deadlines
-from gridflow._coordinator.checkpoint_lease import Lease
-from gridflow._coordinator.owner import FolderLock
-from gridflow._coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._features.checkpoints.lease import Lease
+from gridflow._features.checkpoints.owner import FolderLock
+from gridflow._features.checkpoints.remote import MirroredCheckpoints, store_of
 from gridflow._files import transfer
 from gridflow._files.systems import Where, where
 from gridflow._spec.place import Place
@@ -73,8 +73,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gridflow._coordinator import checkpoint_lease
-from gridflow._coordinator.remote_checkpoints import store_of
+from gridflow._features.checkpoints import lease as checkpoint_lease
+from gridflow._features.checkpoints.remote import store_of
 from gridflow._files.systems import scheme_of, where
 from gridflow._spec.place import Place
 
@@ -134,7 +134,7 @@ def test_a_forked_child_does_not_keep_the_folder_of_a_parent_that_was_killed(tmp
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from gridflow._coordinator.owner import FolderLock\n"
+        "from gridflow._features.checkpoints.owner import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), 'first', print)\n"
         "child = os.fork()\n"
         "if not child:\n"
@@ -210,7 +210,7 @@ def shared(tmp_path):
 def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
     stored, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._features.checkpoints.lease.LEASE_SECONDS", SECONDS)
     place = where(f"{stored}/checkpoints")
     first = store_of(tmp_path / "first", place, 1, "first")
     commit(first, 0, 0, 1, label="one", weight=7.0)
@@ -220,7 +220,7 @@ def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
     assert f"{stored}/checkpoints' is in use by {who}" in str(refused.value)
     first.close()
     # The next one waits for no end of a lease.
-    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", 3600.0)
+    monkeypatch.setattr("gridflow._features.checkpoints.lease.LEASE_SECONDS", 3600.0)
     said = []
     third = store_of(tmp_path / "third", place, 1, "third", said.append)
     assert (weight_of(third), third.label, said) == (7.0, "one", [])
@@ -233,7 +233,7 @@ def test_a_store_has_one_owner_and_the_next_goes_on_at_once_from_what_it_leaves(
 def test_who_is_frozen_loses_its_store_and_what_it_adds_later_is_never_read(
     stored, tmp_path, driver, monkeypatch
 ):
-    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._features.checkpoints.lease.LEASE_SECONDS", SECONDS)
     place, said = where(f"{stored}/checkpoints"), []
     frozen = driver("frozen", tmp_path, f"{stored}/checkpoints")
     assert frozen.stdout.readline() == "owns it\n"
@@ -436,7 +436,7 @@ def test_a_job_whose_checkpoints_are_taken_over_ends_and_says_by_whom(distribute
 
         time.sleep(600)
 
-    monkeypatch.setattr("gridflow._coordinator.checkpoint_lease.LEASE_SECONDS", SECONDS)
+    monkeypatch.setattr("gridflow._features.checkpoints.lease.LEASE_SECONDS", SECONDS)
     distributor = distribute(
         1, checkpoint_dir="memory://checkpoints", deadlines=Deadlines(shutdown=5.0)
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._features.checkpoints.remote import store_of
 from gridflow._files import transfer
 from gridflow._files.systems import where
 from gridflow._spec.place import Place

@@ -20,9 +20,9 @@ from gridflow import (
 )
 from gridflow._agent.folder import temporary_folder
 from gridflow._coordinator import folders, record
-from gridflow._coordinator.checkpoints import CheckpointStore
-from gridflow._coordinator.owner import FolderLock
 from gridflow._coordinator.record import Outcome
+from gridflow._features.checkpoints.owner import FolderLock
+from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._feed.ledger import Ledger
 from gridflow._files import local
 from gridflow._spec.cluster import Task

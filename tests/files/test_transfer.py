@@ -7,7 +7,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
-from gridflow._coordinator.remote_checkpoints import MirroredCheckpoints, store_of
+from gridflow._features.checkpoints.remote import MirroredCheckpoints, store_of
 from gridflow._files import transfer
 from gridflow._files.systems import Where, where
 from gridflow._spec.place import Place

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Restarts, TensorflowDistributor
-from gridflow._coordinator.checkpoints import CheckpointStore
+from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.place import Place
 from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
 from suite.waiting import patience, wait_for

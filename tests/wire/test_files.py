@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gridflow._agent.checkpoints import Checkpoints
 from gridflow._agent.uploads import Uploads
-from gridflow._coordinator.checkpoints import CheckpointStore
 from gridflow._coordinator.console import Console
 from gridflow._coordinator.journal import Journal
 from gridflow._coordinator.observing import Observed
 from gridflow._coordinator.rpc_handler import RpcHandler
+from gridflow._features.checkpoints.agent import Checkpoints
+from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.cluster import Task
 from gridflow._spec.place import Place
 from gridflow._spec.tasks import parts_of

@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gridflow._agent import environment
-from gridflow._agent.checkpoints import Checkpoints
 from gridflow._agent.executor import ExecutorWatch
 from gridflow._agent.folder import local_folder, short_path, task_prefix, temporary_folder
 from gridflow._agent.forkserver.client import ForkServers
@@ -31,6 +30,7 @@ from gridflow._agent.host_load import HostLoad
 from gridflow._agent.reporter import Reporter
 from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
+from gridflow._features.checkpoints.agent import Checkpoints
 from gridflow._feed.store import SpoolReader, SpoolWriter, records, size_of
 from gridflow._files.disks import is_refusal, refusal
 from gridflow._gpu import devices

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gridflow._agent import procfs
+from gridflow._files import procfs
 from gridflow._wire.clock import Clock
 
 _EXECUTOR: Final = b"--executor-id"

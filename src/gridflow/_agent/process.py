@@ -12,8 +12,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gridflow._agent import procfs
 from gridflow._agent.forkserver.client import Forked, NotForked
+from gridflow._files import procfs
 from gridflow._spec.gpus import VISIBLE
 from gridflow._spec.printable import shortened
 from gridflow._wire.channel import CHANNEL_VARIABLE, Channel

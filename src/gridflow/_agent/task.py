@@ -8,9 +8,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gridflow._agent.features import features_of
-from gridflow._agent.features.base import Tools
 from gridflow._agent.process_supervisor import ProcessSupervisor
+from gridflow._features.base import Feature, Tools
+from gridflow._features.board.agent import Board
+from gridflow._features.evaluation import EvaluationNews
+from gridflow._features.rows.backpressure import Backpressure
+from gridflow._features.rows.borrowing import RowBorrowing
+from gridflow._features.rows.grants import StepGrants
+from gridflow._features.streams.agent import Streams
 from gridflow._spec import backends
 from gridflow._spec.backends import KERAS_VARIABLE, needed
 from gridflow._spec.cluster import ClusterSpec
@@ -24,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gridflow._agent.checkpoints import Checkpoints
     from gridflow._agent.forkserver.client import ForkServers
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
+    from gridflow._features.checkpoints.agent import Checkpoints
     from gridflow._gpu.grant import GpuGrant
     from gridflow._wire.client import CoordinatorClient
     from gridflow._wire.failures import FailureKind
@@ -35,6 +40,15 @@ if TYPE_CHECKING:
     from gridflow._wire.payload import AgentPayload
 
 _DRAIN_SECONDS: Final = 30.0
+#: What an agent does beside its task.
+_FEATURES: Final[tuple[type[Feature], ...]] = (
+    EvaluationNews,
+    StepGrants,
+    Backpressure,
+    RowBorrowing,
+    Streams,
+    Board,
+)
 
 
 class TaskRunner:
@@ -74,19 +88,10 @@ class TaskRunner:
         self._life = self._new_life()
         self._counts: commands.Counts | None = None
         self._setup: child.Setup | None = None
-        self._features = features_of(
-            Tools(
-                payload,
-                rank,
-                folder,
-                client,
-                reporter,
-                checkpoints,
-                uploads,
-                self._tell,
-                self.fail,
-            )
+        tools = Tools(
+            payload, rank, folder, client, reporter, checkpoints, uploads, self._tell, self.fail
         )
+        self._features = [feature(tools) for feature in _FEATURES]
 
     @property
     def is_at_work(self) -> bool:

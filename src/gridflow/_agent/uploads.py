@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gridflow._agent.checkpoints import Checkpoints
+    from gridflow._features.checkpoints.agent import Checkpoints
     from gridflow._wire.client import CoordinatorClient
 
 _FOLLOW_SECONDS: Final = 2.0

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._agent.procfs import began
 from gridflow._coordinator.record import read_result
 from gridflow._files.disks import writing_to, writing_to_temporary
 from gridflow._files.local import (
@@ -30,6 +29,7 @@ from gridflow._files.local import (
     user_name,
     write_whole,
 )
+from gridflow._files.procfs import began
 from gridflow._spec.printable import printable
 from gridflow.errors import InvalidArgument, JobExists
 

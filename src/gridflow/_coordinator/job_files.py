@@ -21,7 +21,7 @@ from gridflow.errors import GridflowError, WireError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gridflow._coordinator.checkpoints import CheckpointStore
+    from gridflow._features.checkpoints.store import CheckpointStore
     from gridflow._wire.headers import Upload
 
 _INCOMING: Final = ".incoming-"

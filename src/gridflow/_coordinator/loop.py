@@ -23,10 +23,10 @@ from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.progress import JobReport, last_history
 from gridflow._coordinator.record import AWAY, Ending, Outcome
-from gridflow._coordinator.remote_checkpoints import store_of
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stimuli import RecordedMachine
-from gridflow._coordinator.stream_control import StreamControl
+from gridflow._features.checkpoints.remote import store_of
+from gridflow._features.streams.control import StreamControl
 from gridflow._files.disks import writing_to
 from gridflow._files.local import write_whole
 from gridflow._spec import backends, profiles, strategies
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._coordinator.bottleneck import Bottleneck
-    from gridflow._coordinator.checkpoints import CommittedCheckpoint
     from gridflow._coordinator.job import PreparedJob
     from gridflow._coordinator.observing import Observer
     from gridflow._coordinator.progress import TaskProgress
+    from gridflow._features.checkpoints.store import CommittedCheckpoint
     from gridflow._launch.base import Launch, Launcher
     from gridflow._spec.cluster import Task
     from gridflow._spec.place import Place

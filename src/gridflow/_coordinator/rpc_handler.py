@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
-from gridflow._coordinator import rows
 from gridflow._coordinator.job_files import JobFiles
 from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.progress import TaskProgress
-from gridflow._coordinator.rows import LaunchRows
 from gridflow._coordinator.steps import RETURNED
-from gridflow._coordinator.streams import LaunchStreams
+from gridflow._features.rows import driver as rows
+from gridflow._features.rows.driver import LaunchRows
+from gridflow._features.streams.driver import LaunchStreams
 from gridflow._feed.ledger import DatasetCounts, Ledger
 from gridflow._files.disks import refusal
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from gridflow._coordinator.checkpoints import CheckpointStore
     from gridflow._coordinator.console import Console
     from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.meetings import Answer
     from gridflow._coordinator.observing import Observed
-    from gridflow._coordinator.rows import RowsAction
+    from gridflow._features.checkpoints.store import CheckpointStore
+    from gridflow._features.rows.driver import RowsAction
     from gridflow._spec.place import Place
     from gridflow._spec.tasks import Part
     from gridflow._wire.commands import Command

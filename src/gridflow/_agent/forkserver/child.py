@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gridflow._agent import guardian
 from gridflow._agent.forkserver import messages
-from gridflow._agent.procfs import behind_name
+from gridflow._files.procfs import behind_name
 from gridflow._gpu import devices
 from gridflow._wire.channel import CHANNEL_VARIABLE
 

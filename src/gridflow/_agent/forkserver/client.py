@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.forkserver import messages
 from gridflow._agent.forkserver.fingerprint import early, fingerprint
-from gridflow._agent.procfs import began, is_below, is_stopped, umask
 from gridflow._files.local import check_own, private_folder, write_whole
+from gridflow._files.procfs import began, is_below, is_stopped, umask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

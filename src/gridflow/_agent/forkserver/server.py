@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._agent.forkserver import child, messages, safety
 from gridflow._agent.forkserver.messages import AGENT, TRAINING
-from gridflow._agent.procfs import began
+from gridflow._files.procfs import began
 from gridflow._spec import backends
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 import msgspec
 
 from gridflow._agent.executor import executor_above
-from gridflow._agent.procfs import began
+from gridflow._files.procfs import began
 from gridflow._wire import mutual_tls
 from gridflow.errors import GridflowError
 

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow._agent.features.board import end_board, secret_path, serve_board
+from gridflow._features.board.agent import end_board, secret_path, serve_board
 from gridflow._keras import runtime
 from gridflow._spec.roles import CHIEF, PS, WORKER
 from gridflow._training.streaming import SentRows

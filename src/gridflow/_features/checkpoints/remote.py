@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gridflow._coordinator.checkpoint_lease import Lease, without_mark
-from gridflow._coordinator.checkpoints import (
+from gridflow._features.checkpoints.lease import Lease, without_mark
+from gridflow._features.checkpoints.owner import FolderLock
+from gridflow._features.checkpoints.store import (
     GO_ON,
     WORKERS,
     CheckpointStore,
@@ -22,7 +23,6 @@ from gridflow._coordinator.checkpoints import (
     file_name,
     is_kept,
 )
-from gridflow._coordinator.owner import FolderLock
 from gridflow._files import transfer
 from gridflow._files.systems import absolute_path, scheme_of, where
 from gridflow.errors import GridflowError, JobExists
@@ -30,7 +30,7 @@ from gridflow.errors import GridflowError, JobExists
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow._coordinator.checkpoints import CommittedCheckpoint
+    from gridflow._features.checkpoints.store import CommittedCheckpoint
     from gridflow._files.systems import Where
     from gridflow._spec.place import Place
 

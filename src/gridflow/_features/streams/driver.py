@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gridflow._coordinator.rows import Specs
+from gridflow._features.rows.driver import Specs
 from gridflow._wire import commands
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.ipc
 
-from gridflow._agent.features.base import Feature
+from gridflow._features.base import Feature
 from gridflow._feed.store import SpoolReader, SpoolWriter, records
 from gridflow._wire import commands, reports
 

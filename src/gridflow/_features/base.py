@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gridflow._agent.checkpoints import Checkpoints
     from gridflow._agent.reporter import Reporter
     from gridflow._agent.uploads import Uploads
+    from gridflow._features.checkpoints.agent import Checkpoints
     from gridflow._spec.place import Place
     from gridflow._wire.client import CoordinatorClient
     from gridflow._wire.commands import Command

@@ -1,7 +1,7 @@
 """Ownership of a folder of checkpoints: one job at a time, however many drivers use the folder.
 
 This module locks a folder of this machine; the file system's lock ends with its process. See
-`gridflow._coordinator.checkpoint_lease` for HDFS and object stores.
+`gridflow._features.checkpoints.lease` for HDFS and object stores.
 """
 
 from __future__ import annotations

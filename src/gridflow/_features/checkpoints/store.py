@@ -1,8 +1,8 @@
 """The checkpoints of a job, as committed in the driver.
 
-Agents that see the folder write them into it, and read them there (`gridflow._agent.checkpoints`).
-From others they travel to the driver, and from there to every rank of the next generation, so no
-shared file system is needed. A checkpoint counts once the driver has renamed it into place.
+Agents that see the folder write them into it, and read them there (`agent.py`). From others they
+travel to the driver, and from there to every rank of the next generation, so no shared file system
+is needed. A checkpoint counts once the driver has renamed it into place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gridflow._spec.place import Place
 from gridflow.errors import GridflowError
 
 if TYPE_CHECKING:
-    from gridflow._coordinator.owner import FolderLock
+    from gridflow._features.checkpoints.owner import FolderLock
     from gridflow.errors import JobExists
 
 _NAME: Final = re.compile(r"checkpoint-(\d{4,})-(\d{6,})-(\d{9,})\.npz")

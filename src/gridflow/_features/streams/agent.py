@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 from pyarrow import flight
 
-from gridflow._agent.features.base import Feature
+from gridflow._features.base import Feature
 from gridflow._feed.normalize import tensor_specs
 from gridflow._feed.push.exactly_once import Superseded
 from gridflow._feed.push.located import taken
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gridflow._agent.features.base import Tools
+    from gridflow._features.base import Tools
     from gridflow._feed.store.segment import Located
     from gridflow._spec.place import Place
     from gridflow._wire.commands import Command

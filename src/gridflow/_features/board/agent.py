@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
-from gridflow._agent.features.base import Feature
+from gridflow._features.base import Feature
 from gridflow._spec.network import local_address
 from gridflow._spec.roles import EVALUATOR
 from gridflow._wire import commands, reports
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gridflow._agent.features.base import Tools
+    from gridflow._features.base import Tools
     from gridflow._wire.commands import Command
 
-_SERVER_MODULE: Final = "gridflow._agent.features.board_server"
+_SERVER_MODULE: Final = "gridflow._features.board.server"
 
 
 class Board(Feature):

@@ -27,7 +27,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gridflow._coordinator.owner import about, taken, whose
+from gridflow._features.checkpoints.owner import about, taken, whose
 from gridflow._files import transfer
 from gridflow.errors import GridflowError, JobExists
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from gridflow._agent.features.base import Feature, Tools
+from gridflow._features.base import Feature, Tools
 from gridflow._wire import child, commands
 from gridflow.errors import WireError
 

@@ -13,12 +13,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from gridflow._agent import procfs
-from gridflow._agent.features.base import Feature
+from gridflow._features.base import Feature
+from gridflow._files import procfs
 from gridflow._wire import child
 
 if TYPE_CHECKING:
-    from gridflow._agent.features.base import Tools
+    from gridflow._features.base import Tools
     from gridflow._wire.messages import Message
 
 #: As many bytes come at once in any case: most of them are read by the first steps.

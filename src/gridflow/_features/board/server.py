@@ -1,6 +1,6 @@
 """TensorBoard's server in its own process; it reads its settings from standard input.
 
-Run as ``python -m gridflow._agent.features.board_server``; it prints the URL, and ends when its
+Run as ``python -m gridflow._features.board.server``; it prints the URL, and ends when its
 standard input does.
 """
 

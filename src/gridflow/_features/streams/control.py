@@ -14,8 +14,8 @@ from gridflow.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow._coordinator.checkpoints import CheckpointStore
     from gridflow._coordinator.rpc_handler import RpcHandler
+    from gridflow._features.checkpoints.store import CheckpointStore
     from gridflow._wire.identity import Identity
 
 _SECTION_SECONDS: Final = 0.02

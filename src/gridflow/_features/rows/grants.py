@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from gridflow._agent.features.base import Feature
+from gridflow._features.base import Feature
 from gridflow._wire import child, commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gridflow._agent.features.base import Tools
+    from gridflow._features.base import Tools
     from gridflow._wire.commands import Command
     from gridflow._wire.messages import Message
 

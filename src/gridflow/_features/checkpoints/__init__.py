@@ -1,0 +1,1 @@
+"""Checkpoints outside of the training process: where they are kept, and the agents' way there."""

@@ -1,0 +1,1 @@
+"""Rows that are pushed: what the driver decides of them, and the agents that take them."""
