@@ -62,10 +62,10 @@ def test_what_is_not_finite_is_said_once_and_holds_until_the_next_generation(tmp
     told = {"kind": "not_finite", "generation": 0, "place": [0, 1, 4], "variable": "dense/kernel"}
     heard(told, {**told, "place": [0, 1, 5]})
     heard.console.close()
-    assert heard.desk.not_finite.place == (0, 1, 4)
+    assert heard.desk.notes.not_finite.place == (0, 1, 4)
     assert capsys.readouterr().out.count("worker:0: variable 'dense/kernel' isn't finite") == 1
     heard.desk.start(Start(1, ("h:0", "h:1"), None, None))
-    assert heard.desk.not_finite is None
+    assert heard.desk.notes.not_finite is None
 
 
 @pytest.fixture

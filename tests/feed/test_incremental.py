@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._features import step_grants
+from gridflow._features.rows import grants as step_grants
 from gridflow._features.rows.driver import LaunchRows, RowsPhase, SendAll, SendTo
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.source import source_of

@@ -221,8 +221,8 @@ class JobRun:
             time.time(),
             error,
             self._attempts(),
-            desk.history,
-            desk.last_step,
+            desk.notes.history,
+            desk.notes.last_step,
             self._not_finite(),
             self._console.warnings,
         )
@@ -280,7 +280,7 @@ class JobRun:
 
     def report(self) -> JobReport:
         """Return the job's progress."""
-        known, history = self._progress(), dict(self._desk.history)
+        known, history = self._progress(), dict(self._desk.notes.history)
         return JobReport(
             state=self.state,
             generation=self._machine.generation,
@@ -291,13 +291,13 @@ class JobRun:
             replaced=tuple(self._machine.replaced),
             away=tuple(str(self.job.spec.tasks[rank]) for rank in sorted(self._machine.away)),
             sizes=self._machine.sizes,
-            tensorboard_url=self._desk.tensorboard_url,
+            tensorboard_url=self._desk.notes.tensorboard_url,
             data_service=self._data_service_uses(),
             bottleneck="" if (found := self._bottleneck()) is None else found.sentence,
         )
 
     def _progress(self) -> dict[str, TaskProgress]:
-        known = dict(self._desk.progress)
+        known = dict(self._desk.notes.progress)
         return {str(self.job.spec.tasks[rank]): known[rank] for rank in sorted(known)}
 
     def _bottleneck(self) -> Bottleneck | None:
@@ -305,14 +305,14 @@ class JobRun:
 
     def _data_service_uses(self) -> dict[str, DataServiceUse]:
         found: dict[str, list[DataServiceUse]] = {}
-        for (rank, _), told in sorted(dict(self._desk.data_served).items()):
+        for (rank, _), told in sorted(dict(self._desk.notes.data_served).items()):
             use = DataServiceUse(told.waited, told.elapsed, told.elements)
             found.setdefault(str(self.job.spec.tasks[rank]), []).append(use)
         return {task: DataServiceUse.total(uses) for task, uses in found.items()}
 
     def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:
         """Ask all processes for their stacks; None for one that doesn't answer in time."""
-        tasks, answers = self._machine.tasks, self._desk.stacks
+        tasks, answers = self._machine.tasks, self._desk.notes.stacks
         answers.clear()
         self._desk.send(commands.Inspect(self._machine.generation))
         end = time.monotonic() + timeout
@@ -609,12 +609,12 @@ class JobRun:
                 for place, task in enumerate(self._machine.tasks)
                 if task.role in TRAINING_ROLES
             ),
-            history=self._desk.history,
-            ledger=self._desk.ledger,
+            history=self._desk.notes.history,
+            ledger=self._desk.notes.ledger,
             attempts=self._attempts(),
             log_paths=self._console.paths,
-            tensorboard_url=self._desk.tensorboard_url,
-            evaluation=self._desk.evaluation,
+            tensorboard_url=self._desk.notes.tensorboard_url,
+            evaluation=self._desk.notes.evaluation,
             not_finite=self._not_finite(),
             warnings=self._console.warnings,
             in_memory=self._desk.in_memory,
@@ -622,7 +622,7 @@ class JobRun:
 
     def _not_finite(self) -> str | None:
         """Return what was NaN or infinite when training ended."""
-        told, history = self._desk.not_finite, self._desk.history
+        told, history = self._desk.notes.not_finite, self._desk.notes.history
         if told is not None:
             return f"NaN or infinity in variable {told.variable!r} at {told.place}"
         fit, epoch = max(history, default=(0, 0))

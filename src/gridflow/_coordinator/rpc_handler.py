@@ -1,8 +1,8 @@
 """Where the agents' messages arrive and their commands wait.
 
-The server's threads call it, and the job's loop takes events from it. What concerns only the record
-of a job (logs, history, ledger, files) is kept here; what concerns its state becomes an event for
-the state machine.
+The server's threads call it, and the job's loop takes events from it. What concerns the state of a
+job becomes an event for the state machine. All else goes to whom it concerns: files (`JobFiles`),
+the job's record (`JobNotes`), and the features (`gridflow._features`), whose acts it carries out.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._coordinator import events as ev
 from gridflow._coordinator.job_files import JobFiles
 from gridflow._coordinator.meetings import Meetings
-from gridflow._coordinator.progress import TaskProgress
+from gridflow._coordinator.notes import JobNotes
 from gridflow._coordinator.steps import RETURNED
-from gridflow._features.rows import driver as rows
+from gridflow._features.acts import Count, Differ, Forget, SendAll, SendTo, Unfit
 from gridflow._features.rows.driver import LaunchRows
 from gridflow._features.streams.driver import LaunchStreams
-from gridflow._feed.ledger import DatasetCounts, Ledger
 from gridflow._files.disks import refusal
 from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, headers, reports
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
     from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.meetings import Answer
     from gridflow._coordinator.observing import Observed
+    from gridflow._features.acts import Act
     from gridflow._features.checkpoints.store import CheckpointStore
-    from gridflow._features.rows.driver import RowsAction
-    from gridflow._spec.place import Place
     from gridflow._spec.tasks import Part
     from gridflow._wire.commands import Command
     from gridflow._wire.headers import Sender
@@ -89,23 +87,7 @@ class RpcHandler:
     ) -> None:
         self._clock = clock or Clock()
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
-        self.ledger = Ledger()
-        self.history: dict[tuple[int, int], dict[str, float]] = {}
-        self.evaluation: dict[Place, dict[str, float]] = {}
-        #: Where training stopped to be finite, unless it has made a checkpoint since.
-        self.not_finite: reports.NotFinite | None = None
         self.results: dict[int, dict[str, Any]] = {}
-        self.tensorboard_url: str | None = None
-        #: The last stack, by rank.
-        self.stacks: dict[int, reports.Stack] = {}
-        #: The last progress report, by rank.
-        self.progress: dict[int, TaskProgress] = {}
-        #: How the rows of its agent came, by rank.
-        self._inflow: dict[int, dict[str, float]] = {}
-        #: What was read through a data service, by rank and its number there.
-        self.data_served: dict[tuple[int, int], reports.DataServed] = {}
-        #: The last training step of the chief.
-        self.last_step: TaskProgress | None = None
         self.job_dir = job_dir
         self._tasks = tuple(part.task for part in parts)
         self._evaluators = tuple(
@@ -114,7 +96,8 @@ class RpcHandler:
         self._fed = tuple(place for place, part in enumerate(parts) if part.is_fed)
         self._pushed = tuple(place for place, part in enumerate(parts) if part.is_pushed)
         self._checkpoints = checkpoints
-        self._console, self._journal, self._observed = console, journal, observed
+        self._console, self._observed = console, observed
+        self.notes = JobNotes(self._tasks, console, journal, observed, self._clock)
         self._files = JobFiles(job_dir, checkpoints)
         self._lock = threading.Lock()
         self._launch, self._generation, self._never_fed = 0, 0, left_out or {}
@@ -139,9 +122,9 @@ class RpcHandler:
         with self._lock:
             self._launch, self._generation = launch, generation
             if size != len(self._mailboxes):
-                self.ledger.divide_anew()
+                self.notes.ledger.divide_anew()
             self._mailboxes = [_Mailbox() for _ in range(size)]
-            self.progress = {rank: told for rank, told in self.progress.items() if rank < size}
+            self.notes.new_launch(size)
             fed = tuple(place for place in self._fed if place < size)
             self._rows = LaunchRows(fed, self._never_fed)
             self._streams = LaunchStreams(self._pushed, was=self._streams)
@@ -170,8 +153,7 @@ class RpcHandler:
         with self._lock:
             self._generation = command.generation
             self._meetings = self._new_meetings(command.generation)
-            self.not_finite = None
-            self.data_served.clear()
+            self.notes.begin_generation()
             self._broadcast(command)
             for one in self._streams.begin_generation(command.generation):
                 self._broadcast(one)
@@ -204,7 +186,7 @@ class RpcHandler:
 
     def tasks_without_rows(self, stream: str) -> list[str]:
         """Return the fed tasks that haven't received a row of a stream."""
-        counts = self.ledger.counts
+        counts = self.notes.ledger.counts
         return [
             str(self._tasks[place])
             for place in self._pushed
@@ -330,7 +312,7 @@ class RpcHandler:
         if isinstance(upload, headers.LoanFile):
             with self._lock:
                 if self._is_present(upload):
-                    self._settle(self._rows.arrived(upload.name))
+                    self._carry_out(self._rows.arrived(upload.name))
 
     def offer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return where an agent may write a checkpoint itself; empty: it has to send it."""
@@ -357,8 +339,7 @@ class RpcHandler:
         self._observed.tell("checkpoint", made.place)
         self.send(commands.Fetch(name, made.place), self._evaluators)
         with self._lock:
-            if self.not_finite is not None and self.not_finite.place < made.place:
-                self.not_finite = None
+            self.notes.saved(made.place)
             for rank in self._pushed if self._streams.is_used else ():
                 self._send(rank, commands.Committed(made.generation, made.place))
 
@@ -431,21 +412,12 @@ class RpcHandler:
                 self._meet(self._meetings.left(rank, RETURNED, report.generation))
             case reports.Joined():
                 self._meet(self._meetings.left(rank, _JOINED, report.generation))
-            case reports.Spooled() | reports.Arriving():
-                if isinstance(report, reports.Spooled) and report.inflow:
-                    self._inflow[rank] = report.inflow
-                self._settle(self._rows.take(rank, report))
             case _ if isinstance(report, reports.AMONG_RANKS):
                 self._among_ranks(sender, report)
-            case (
-                reports.Receiving()
-                | reports.Streamed()
-                | reports.FeedingStopped()
-                | reports.SectionTrained()
-            ):
-                self._stream(rank, report)
             case _:
-                self._note(rank, report)
+                self.notes.hear(rank, report, self._meetings.chief)
+                for feature in (self._rows, self._streams):
+                    self._carry_out(feature.hear(rank, report))
 
     def tell_of(self, rank: int, state: str) -> None:
         """Tell observers of a task."""
@@ -480,92 +452,20 @@ class RpcHandler:
         where = self._meetings.waiting(rank)
         self.events.put(ev.TaskWaits(self._clock.now(), rank, generation, where))
 
-    def _stream(self, rank: int, report: Report) -> None:
-        """Handle a report about pushed rows."""
-        found: list[Command] = []
-        match report:
-            case reports.Receiving():
-                self._streams.receiving(rank, report)
-            case reports.Streamed():
-                for name, counts in report.counts.items():
-                    self.ledger.set_counts(name, rank, DatasetCounts(**counts))
-                if (reason := self._streams.contradiction(report)) is not None:
-                    self.events.put(ev.RowsUnfit(self._clock.now(), reason))
-                found = self._streams.streamed(rank, report)
-            case reports.FeedingStopped():
-                found = self._streams.end()
-            case reports.SectionTrained():
-                self._streams.trained(rank, report)
-        for command in found:
-            self._broadcast(command)
-
-    def _note(self, rank: int, report: Report) -> None:
-        """Handle a report that concerns only the job's record."""
-        match report:
-            case reports.Log():
-                self._console.log(self._tasks[rank], report.lines)
-            case reports.Progress():
-                self._note_progress(rank, report)
-            case reports.EpochEnded() if rank == self._meetings.chief:
-                place = report.fit, report.epoch
-                known = self.history.get(place, {})
-                self.history[place] = report.logs
-                self._journal.epoch(self._clock.now(), report.fit, report.epoch, report.logs)
-                self._observed.epoch(report.fit, report.epoch, report.logs)
-                # It is reported again if callbacks have added something.
-                new = {name: v for name, v in report.logs.items() if known.get(name) != v}
-                if not report.restored:
-                    self._console.epoch(report.epoch, new or report.logs)
-            case reports.EpochFed():
-                self.ledger.add(report.record)
-            case reports.Pulled():
-                counts = DatasetCounts(**report.counts)
-                self.ledger.set_counts(report.dataset, report.rank, counts)
-            case reports.DataServed():
-                self.data_served[rank, report.number] = report
-            case reports.Evaluated():
-                self.evaluation[report.place] = report.logs
-                self._console.evaluation(report.place, report.logs)
-                self._journal.evaluation(self._clock.now(), report.place, report.logs)
-            case reports.NotFinite():
-                if self.not_finite is None:
-                    self._console.say(
-                        f"{self._tasks[rank]}: variable {report.variable!r} isn't finite (NaN or "
-                        f"infinity) at {report.place}: checkpoints are kept as they were before"
-                    )
-                self.not_finite = self.not_finite or report
-            case reports.Stack():
-                self.stacks[rank] = report
-            case reports.BoardServed():
-                self.tensorboard_url = report.url
-                self._console.say(f"TensorBoard: {report.url}")
-
-    def _note_progress(self, rank: int, report: reports.Progress) -> None:
-        rows = report.rows + (self.progress[rank].rows if rank in self.progress else 0)
-        progress = TaskProgress.of(report, rows, self._inflow.get(rank, {}))
-        self.progress[rank] = progress
-        if rank == 0 and report.phase == "train":
-            self.last_step = progress
-        self._journal.progress(self._clock.now(), rank, progress)
-        self._observed.progress(str(self._tasks[rank]), progress)
-
-    def _settle(self, actions: list[RowsAction]) -> None:
-        """Carry out decisions about rows."""
-        for action in actions:
-            match action:
-                case rows.SendTo():
-                    self._send(action.rank, action.command)
-                case rows.SendAll():
-                    for place, counts in enumerate(self._rows.counts):
-                        for name, count in counts.items():
-                            self.ledger.set_counts(name, place, count)
-                    self._broadcast(action.command)
-                case rows.Differ():
-                    other = ev.NotReplaced(
-                        self._clock.now(), self._launch, action.rank, action.reason
-                    )
-                    self.events.put(other)
-                case rows.Forget():
-                    self._files.loan(action.dataset).unlink(missing_ok=True)
-                case rows.Unfit():
-                    self.events.put(ev.RowsUnfit(self._clock.now(), action.reason))
+    def _carry_out(self, acts: list[Act]) -> None:
+        """Do what a feature has decided."""
+        for act in acts:
+            match act:
+                case SendTo():
+                    self._send(act.rank, act.command)
+                case SendAll():
+                    self._broadcast(act.command)
+                case Count():
+                    self.notes.ledger.set_counts(act.dataset, act.rank, act.counts)
+                case Differ():
+                    now = self._clock.now()
+                    self.events.put(ev.NotReplaced(now, self._launch, act.rank, act.reason))
+                case Forget():
+                    self._files.loan(act.dataset).unlink(missing_ok=True)
+                case Unfit():
+                    self.events.put(ev.RowsUnfit(self._clock.now(), act.reason))

@@ -21,15 +21,17 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from gridflow._features.acts import Count, Differ, Forget, SendAll, SendTo, Unfit
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._wire import commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gridflow._features.acts import Act
+    from gridflow._wire.messages import Report
     from gridflow._wire.reports import Arriving, Spooled
 
 
@@ -40,46 +42,6 @@ class RowsPhase(enum.Enum):
     LENDING = "lending"
     SETTLED = "settled"
     UNFIT = "unfit"
-
-
-@dataclass(frozen=True)
-class SendTo:
-    """A command for one rank."""
-
-    rank: int
-    command: commands.Command
-
-
-@dataclass(frozen=True)
-class SendAll:
-    """A command for every task."""
-
-    command: commands.Command
-
-
-@dataclass(frozen=True)
-class Forget:
-    """The lent rows of a dataset have reached their borrowers."""
-
-    dataset: str
-
-
-@dataclass(frozen=True)
-class Unfit:
-    """The rows of a dataset can't be fed, seen over all ranks."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Differ:
-    """A rank's rows, computed once more, aren't what they were."""
-
-    rank: int
-    reason: str
-
-
-RowsAction: TypeAlias = SendTo | SendAll | Forget | Unfit | Differ
 
 
 class Specs:
@@ -153,13 +115,25 @@ class LaunchRows:
         """The known counts of each fed rank, in order."""
         return [self._counts[rank] for rank in self._fed if rank in self._counts]
 
-    def take(self, rank: int, report: Spooled | Arriving) -> list[RowsAction]:
-        """Handle an agent's report about its rows."""
-        if isinstance(report, reports.Spooled):
-            return self.spooled(rank, report)
-        return self.arriving(rank, report)
+    def hear(self, rank: int, report: Report) -> list[Act]:
+        """Handle an agent's report, if it is about rows."""
+        match report:
+            case reports.Spooled():
+                acts = self.spooled(rank, report)
+            case reports.Arriving():
+                acts = self.arriving(rank, report)
+            case _:
+                return []
+        if not any(isinstance(act, SendAll) for act in acts):
+            return acts
+        known = [
+            Count(name, place, count)
+            for place, counts in enumerate(self.counts)
+            for name, count in counts.items()
+        ]
+        return [*known, *acts]
 
-    def spooled(self, rank: int, report: Spooled) -> list[RowsAction]:
+    def spooled(self, rank: int, report: Spooled) -> list[Act]:
         """Note a rank's rows: all of its own, or those it has borrowed."""
         new = {name: DatasetCounts(**fields) for name, fields in report.counts.items()}
         if rank in self._again:
@@ -191,9 +165,7 @@ class LaunchRows:
         """Note that a new agent takes a rank's place, and computes its rows once more."""
         self._again.add(rank)
 
-    def _came_again(
-        self, rank: int, report: Spooled, new: dict[str, DatasetCounts]
-    ) -> list[RowsAction]:
+    def _came_again(self, rank: int, report: Spooled, new: dict[str, DatasetCounts]) -> list[Act]:
         """Tell a rank what the others know, if its rows are what they were."""
         self._again.discard(rank)
         assert self._settled is not None
@@ -212,12 +184,12 @@ class LaunchRows:
         self._counts[rank], self._digests[rank] = new, report.digests
         return [Differ(rank, reason), *self._settle()]
 
-    def arriving(self, rank: int, report: Arriving) -> list[RowsAction]:
+    def arriving(self, rank: int, report: Arriving) -> list[Act]:
         """Note how many rows a rank has so far."""
         self._arriving[rank] = report.rows
         return self._tell()
 
-    def _tell(self) -> list[RowsAction]:
+    def _tell(self) -> list[Act]:
         """Announce how many rows there are for certain, if that has changed."""
         known = [self._so_far(rank) for rank in self._fed]
         if self.phase is not RowsPhase.WAITING or None in known:
@@ -245,7 +217,7 @@ class LaunchRows:
         """Return whether a rank was asked to lend rows of a dataset."""
         return dataset in self._lent
 
-    def arrived(self, dataset: str) -> list[RowsAction]:
+    def arrived(self, dataset: str) -> list[Act]:
         """Note that the driver has the lent rows of a dataset."""
         return [
             SendTo(rank, commands.Borrow(dataset))
@@ -253,7 +225,7 @@ class LaunchRows:
             if rank in self._counts and not self._counts[rank][dataset].rows
         ]
 
-    def _settle(self) -> list[RowsAction]:
+    def _settle(self) -> list[Act]:
         counts = self.counts
         rows = {name: [each[name].rows for each in counts] for name in counts[0]}
         for name, ranks in rows.items():

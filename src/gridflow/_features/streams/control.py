@@ -80,5 +80,5 @@ class StreamControl:
     @property
     def rows_pushed(self) -> int:
         """Rows that have come to the agents."""
-        counts = self._handler.ledger.counts
+        counts = self._handler.notes.ledger.counts
         return sum(each.rows_in for (name, _), each in counts.items() if name == STREAM)

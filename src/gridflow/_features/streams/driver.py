@@ -17,13 +17,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gridflow._features.acts import Count, SendAll, Unfit
 from gridflow._features.rows.driver import Specs
-from gridflow._wire import commands
+from gridflow._feed.ledger import DatasetCounts
+from gridflow._wire import commands, reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gridflow._features.acts import Act
     from gridflow._wire.commands import Command
+    from gridflow._wire.messages import Report
     from gridflow._wire.reports import Receiving, SectionTrained, Streamed
 
 
@@ -71,6 +75,25 @@ class LaunchStreams:
         self._generation, self._heard, self._told = generation, {}, None
         self._trained = {}
         return self._ends() if self._label is not None or self._has_ended else []
+
+    def hear(self, rank: int, report: Report) -> list[Act]:
+        """Handle an agent's report, if it is about pushed rows."""
+        match report:
+            case reports.Receiving():
+                self.receiving(rank, report)
+            case reports.Streamed():
+                found: list[Act] = [
+                    Count(name, rank, DatasetCounts(**counts))
+                    for name, counts in report.counts.items()
+                ]
+                if (reason := self.contradiction(report)) is not None:
+                    found.append(Unfit(reason))
+                return [*found, *map(SendAll, self.streamed(rank, report))]
+            case reports.FeedingStopped():
+                return [*map(SendAll, self.end())]
+            case reports.SectionTrained():
+                self.trained(rank, report)
+        return []
 
     def receiving(self, rank: int, report: Receiving) -> None:
         """Note where to send a rank's rows."""
