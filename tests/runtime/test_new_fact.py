@@ -43,20 +43,20 @@ class PeakMemory(OfTraining):
 """,
     ),
     (
-        "_coordinator/rpc_handler.py",
+        "_coordinator/notes.py",
         "            case reports.DataServed():\n",
         """
             case reports.PeakMemory():
                 self.memory[str(self._tasks[rank])] = report.most
 """,
     ),
-    ("_coordinator/rpc_handler.py", "        self.job_dir = job_dir\n", "        self.memory = {}"),
+    ("_coordinator/notes.py", "        self.ledger = Ledger()\n", "        self.memory = {}"),
     (
         "_coordinator/progress.py",
         "    replaced: tuple[",
         "    memory: dict[str, int] | None = None",
     ),
-    ("_coordinator/loop.py", "            epochs=len(history)", "memory=self._desk.memory,"),
+    ("_coordinator/loop.py", "            epochs=len(history)", "memory=self._desk.notes.memory,"),
 )
 SCRIPT = """
 from gridflow import LaunchOptions, LocalLauncher, TensorflowDistributor
