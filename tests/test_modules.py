@@ -11,7 +11,7 @@ from io import BytesIO
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
-from gridflow._spec import modules
+from gridflow._spec import program
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def names(archive):
 
 
 def test_modules_packages_and_their_small_files_are_packed(project):
-    assert names(modules.pack(project)) == {
+    assert names(program.pack(project)) == {
         "job.py",
         "single.py",
         "mypkg/__init__.py",
@@ -61,18 +61,18 @@ def test_modules_packages_and_their_small_files_are_packed(project):
 
 
 def test_a_folder_with_too_much_is_left_out_with_a_warning(project, monkeypatch):
-    monkeypatch.setattr(modules, "_MOST_FILES", 3)
+    monkeypatch.setattr(program, "_MOST_FILES", 3)
     with pytest.warns(UserWarning, match=r"modules in .*project are not sent .* --py-files"):
-        assert modules.pack(project) == b""
+        assert program.pack(project) == b""
 
 
 def test_a_link_that_leads_back_ends(project):
     (project / "mypkg" / "loop").symlink_to(project)
-    assert "mypkg/consts.py" in names(modules.pack(project))
+    assert "mypkg/consts.py" in names(program.pack(project))
 
 
 def test_files_that_vanish_meanwhile_are_left_out(project, monkeypatch):
-    find = modules._importable
+    find = program._importable
 
     def importable(*arguments):
         for path in find(*arguments):
@@ -81,8 +81,8 @@ def test_files_that_vanish_meanwhile_are_left_out(project, monkeypatch):
                 path.unlink()
         yield project / "gone.py"
 
-    monkeypatch.setattr(modules, "_importable", importable)
-    packed = names(modules.pack(project))
+    monkeypatch.setattr(program, "_importable", importable)
+    packed = names(program.pack(project))
     assert "job.py" in packed
     assert not packed & {"single.py", "gone.py"}
 
@@ -90,35 +90,35 @@ def test_files_that_vanish_meanwhile_are_left_out(project, monkeypatch):
 def test_what_this_python_can_import_from_the_folder_itself_is_not_unpacked(
     project, tmp_path, monkeypatch
 ):
-    (tmp_path / "packed").write_bytes(modules.pack(project))
-    modules.unpack(tmp_path / "packed", tmp_path / "there")
+    (tmp_path / "packed").write_bytes(program.pack(project))
+    program.unpack(tmp_path / "packed", tmp_path / "there")
     assert (tmp_path / "there" / "mypkg" / "consts.py").is_file()
     monkeypatch.syspath_prepend(str(project))
-    modules.unpack(tmp_path / "packed", tmp_path / "not there")
+    program.unpack(tmp_path / "packed", tmp_path / "not there")
     assert not (tmp_path / "not there").exists()
 
 
 def test_the_folder_is_that_of_the_script_and_none_for_an_installed_program(project, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(project), "/elsewhere"])
-    assert modules.script_folder() == project.resolve()
+    assert program.script_folder() == project.resolve()
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "path", ["/usr/lib/python311.zip", "", "/elsewhere"])
-    assert modules.script_folder() == project.resolve()
+    assert program.script_folder() == project.resolve()
     monkeypatch.setattr(sys, "path", ["/usr/lib/python311.zip", "/elsewhere"])
-    assert modules.script_folder() is None
+    assert program.script_folder() is None
     monkeypatch.setattr(sys, "path", [str(project / ".venv/lib/python3.11/site-packages")])
-    assert modules.script_folder() is None
+    assert program.script_folder() is None
 
 
 def test_a_notebooks_folder_is_its_own_whatever_pythonpath_says(project, tmp_path, monkeypatch):
     # IPython puts the working directory behind what comes from PYTHONPATH.
     monkeypatch.chdir(project)
     monkeypatch.setattr(sys, "path", [str(tmp_path), "/usr/lib/python311.zip", "", "/elsewhere"])
-    assert modules.script_folder() == tmp_path.resolve()  # a script, in its own folder
+    assert program.script_folder() == tmp_path.resolve()  # a script, in its own folder
     monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
-    assert modules.script_folder() == project.resolve()
+    assert program.script_folder() == project.resolve()
     monkeypatch.setattr(sys, "path", [str(tmp_path), "/elsewhere"])  # of a service's notebooks
-    assert modules.script_folder() == tmp_path.resolve()
+    assert program.script_folder() == tmp_path.resolve()
 
 
 def test_a_task_on_spark_imports_what_lies_beside_the_script(
@@ -160,7 +160,7 @@ def test_a_script_that_is_run_imports_what_lies_beside_it(project, no_leaks):
 
 
 def test_a_notebooks_folder_is_found_without_a_script(project):
-    code = "import sys; from gridflow._spec import modules; print(modules.script_folder())"
+    code = "import sys; from gridflow._spec import modules; print(program.script_folder())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True
     )

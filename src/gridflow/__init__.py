@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from gridflow._spec.communication import CommunicationOptions, LocalSteps
     from gridflow._spec.exits import exit_code, exit_codes
     from gridflow._spec.gpus import GpuOptions
+    from gridflow._spec.job import Role
     from gridflow._spec.network import Network
     from gridflow._spec.option_groups import (
         Deadlines,
         Distribution,
+        FixedShardsPartitioner,
         LaunchOptions,
+        MinSizePartitioner,
         Programs,
         Spool,
         TensorBoard,
     )
-    from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
     from gridflow._spec.plan import Plan
-    from gridflow._spec.tasks import Role
     from gridflow._training.context import TrainingContext, current_context
     from gridflow.errors import (
         BarrierTimeout,

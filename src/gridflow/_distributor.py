@@ -21,7 +21,7 @@ from gridflow._spec.arguments import (
     sizes_of,
 )
 from gridflow._spec.gpus import GpuOptions, describe
-from gridflow._spec.job import JobSpec
+from gridflow._spec.job import JobSpec, Role, default_strategy, gpus_of, make_tasks
 from gridflow._spec.network import Network
 from gridflow._spec.option_checks import (
     LOG_CHOICES,
@@ -45,7 +45,6 @@ from gridflow._spec.option_groups import (
     TensorBoard,
     TrainingOptions,
 )
-from gridflow._spec.tasks import Role, default_strategy, gpus_of, make_tasks
 from gridflow.errors import NotEnoughSlots
 
 if TYPE_CHECKING:
@@ -510,8 +509,7 @@ class TensorflowDistributor:
         data: Any,
         kwargs: dict[str, Any],
     ) -> tuple[Launcher, JobSpec, bytes, bytes, dict[str, Any], Placement]:
-        from gridflow._spec.modules import pack
-        from gridflow._spec.program import dump, folder_of, for_job, make_program
+        from gridflow._spec.program import dump, folder_of, for_job, make_program, pack
 
         datasets, spec = named_datasets(data), self.spec
         made = for_job(make_program(train_fn, args, kwargs), spec, datasets)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 from gridflow._coordinator import folders
 from gridflow._coordinator.progress import histories, last_history
 from gridflow._coordinator.record import AWAY
-from gridflow._files.disks import refusal
-from gridflow._files.local import check_own
+from gridflow._files.local import check_own, refusal
 from gridflow._spec.cluster import Task
 from gridflow.errors import GridflowError, InvalidArgument
 

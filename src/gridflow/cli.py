@@ -11,11 +11,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from gridflow._files.disks import FULL
+from gridflow._files.local import FULL
 from gridflow._spec.backends import BACKENDS
+from gridflow._spec.cluster import FLAGS
 from gridflow._spec.exits import Exit, exit_code
 from gridflow._spec.printable import printable
-from gridflow._spec.tf_config import FLAGS
 from gridflow.deploy.inside.terminal import paint
 from gridflow.errors import GridflowError
 

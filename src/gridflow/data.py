@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._feed.decoding import array_decoder, image_decoder
-from gridflow._spec.cluster import ClusterSpec, Task
-from gridflow._spec.data_service import DataServiceUse
+from gridflow._spec.cluster import PS, TF_CONFIG, TRAINING_ROLES, ClusterSpec, Task
 from gridflow._spec.option_checks import batch_function, boolean, whole_number
-from gridflow._spec.roles import PS, TRAINING_ROLES
-from gridflow._spec.tf_config import TF_CONFIG
+from gridflow._spec.option_groups import DataServiceUse
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from gridflow._feed.selection import Columns, Weights
     from gridflow._files.listing import Paths
     from gridflow._keras.data_service import ServiceAccount
-    from gridflow._spec.data_service import Sharding
+    from gridflow._spec.option_groups import Sharding
 
 #: What was read through a data service here.
 _accounts: list[ServiceAccount] = []

@@ -31,8 +31,8 @@ from conformance.cases import MODELS, CaseResult, rows
 from conformance.columns import BACKENDS, FLAVOURS, column
 from conformance.outcomes import TOLERANCE, Cell, CellOutcome, compare, table
 from gridflow._spec.backends import KERAS_VARIABLE
+from gridflow._spec.job import Role
 from gridflow._spec.option_groups import Deadlines, LaunchOptions
-from gridflow._spec.tasks import Role
 from suite.new_process import WITH_SUITE
 
 if TYPE_CHECKING:

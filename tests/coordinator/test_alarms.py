@@ -12,8 +12,8 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator.lost_agents import Alarms
 from gridflow._coordinator.machine import JobMachine
 from gridflow._spec.cluster import Task
+from gridflow._spec.job import parts_of
 from gridflow._spec.option_groups import Deadlines
-from gridflow._spec.tasks import parts_of
 from gridflow._wire import reports
 from gridflow._wire.headers import Registration
 

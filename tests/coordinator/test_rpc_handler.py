@@ -17,7 +17,7 @@ from gridflow._coordinator.observing import Observed
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.cluster import Task
-from gridflow._spec.tasks import parts_of
+from gridflow._spec.job import parts_of
 from gridflow._wire.commands import Start
 from gridflow._wire.reports import Succeeded
 from suite.waiting import wait_for

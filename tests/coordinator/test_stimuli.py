@@ -14,8 +14,8 @@ from gridflow._coordinator.journal import NAME, Journal
 from gridflow._coordinator.policies import MaxRestarts
 from gridflow._spec.cluster import Task
 from gridflow._spec.exits import Exit
+from gridflow._spec.job import parts_of
 from gridflow._spec.option_groups import Deadlines
-from gridflow._spec.tasks import parts_of
 from gridflow._wire import reports
 from gridflow._wire.failures import TaskFailure
 from gridflow._wire.headers import Registration, Sender

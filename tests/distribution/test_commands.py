@@ -17,7 +17,7 @@ from gridflow import (
     TensorflowDistributor,
     errors,
 )
-from gridflow._spec.tasks import make_tasks, parts_of
+from gridflow._spec.job import make_tasks, parts_of
 from suite.waiting import patience
 
 SHOW = "echo SEEN $GRIDFLOW_ROLE:$GRIDFLOW_INDEX $OWN $TF_CONFIG"

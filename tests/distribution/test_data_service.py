@@ -12,8 +12,8 @@ import pytest
 
 from gridflow import InvalidArgument, LocalLauncher, Role, TensorflowDistributor, TrainingFailed
 from gridflow._spec.cluster import Task
-from gridflow._spec.data_service import SHARDINGS, read_address
-from gridflow._spec.tasks import make_tasks, parts_of
+from gridflow._spec.job import make_tasks, parts_of
+from gridflow._spec.option_groups import SHARDINGS, read_address
 from suite.data_service import (
     BATCH,
     expected,

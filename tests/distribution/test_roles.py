@@ -17,7 +17,7 @@ from gridflow import (
     errors,
 )
 from gridflow._spec.cluster import Task
-from gridflow._spec.tasks import make_tasks, parts_of
+from gridflow._spec.job import make_tasks, parts_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridflow
-from gridflow._spec.cluster import ClusterSpec, Task
-from gridflow._spec.tf_config import FLAGS, ClusterMember, find_flags
+from gridflow._spec.cluster import FLAGS, ClusterMember, ClusterSpec, Task, find_flags
 from gridflow.errors import InvalidArgument
 
 ADDRESSES = st.lists(
@@ -74,4 +73,4 @@ def test_one_module_writes_them():
     }
     # The old programs' own forms are those of the old projects.
     found = {name for name in found if not name.startswith("compat/")}
-    assert found == {"_spec/tf_config.py"}
+    assert found == {"_spec/cluster.py"}

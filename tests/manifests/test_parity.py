@@ -18,7 +18,7 @@ import pytest
 from environments import ENVIRONMENTS, mesos_words, on_this_host, processes
 from jobs import flights
 
-from gridflow._spec.tf_config import in_order
+from gridflow._spec.cluster import in_order
 from gridflow.deploy import Role, TensorBoard, render
 from gridflow.deploy.drivers.in_process import run_in_process
 from gridflow.deploy.inside.identity import identify

@@ -23,8 +23,8 @@ from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.policies import ApartFromPreemptions, MaxRestarts
 from gridflow._spec.cluster import Task
+from gridflow._spec.job import parts_of
 from gridflow._spec.option_groups import Deadlines
-from gridflow._spec.tasks import parts_of
 from gridflow._wire import commands, reports
 from gridflow._wire.failures import TaskFailure
 from gridflow._wire.headers import Registration, Sender

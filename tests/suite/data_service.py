@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gridflow._spec.data_service import Sharding
+    from gridflow._spec.option_groups import Sharding
     from gridflow._training.context import TrainingContext
 
 #: Rows per element; an element is a batch.

@@ -24,8 +24,8 @@ from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._features.checkpoints.agent import Checkpoints
 from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.cluster import Task
+from gridflow._spec.job import parts_of
 from gridflow._spec.place import Place
-from gridflow._spec.tasks import parts_of
 from gridflow._wire.client import CoordinatorClient
 from gridflow._wire.identity import make_identities
 from gridflow._wire.server import CoordinatorServer, inside

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gridflow._wire.hints import hint_for
+from gridflow._wire.failures import hint_for
 
 APART = (
     "InternalError: Collective ops is aborted by: Collective instance 382 expected type 0 and "

@@ -32,10 +32,10 @@ from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
 from gridflow._features.checkpoints.agent import Checkpoints
 from gridflow._feed.store import SpoolReader, SpoolWriter, records, size_of
-from gridflow._files.disks import is_refusal, refusal
+from gridflow._files.local import is_refusal, refusal
 from gridflow._gpu import devices
 from gridflow._gpu.grant import SparkGpus, take
-from gridflow._spec import modules
+from gridflow._spec import program
 from gridflow._spec.gpus import VISIBLE, GpuNeed
 from gridflow._spec.network import host_and_port, local_address
 from gridflow._wire.client import CoordinatorClient
@@ -259,7 +259,7 @@ class Agent:
                 client.download({"kind": "function"}, folder / "function")
                 if payload.has_modules:
                     client.download({"kind": "modules"}, folder / "modules.zip")
-                    modules.unpack(folder / "modules.zip", folder / "modules")
+                    program.unpack(folder / "modules.zip", folder / "modules")
                 if is_complete:  # else the coordinator refuses: nothing to start
                     self._runner.prepare()
             self._registered.set()

@@ -15,8 +15,13 @@ from gridflow._spec.printable import shortened
 from gridflow._wire import child, reports
 from gridflow._wire.clock import Clock
 from gridflow._wire.commands import Met
-from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, TaskFailure
-from gridflow._wire.hints import hint_for, lost_a_peer
+from gridflow._wire.failures import (
+    LONGEST_SUMMARY,
+    LONGEST_TRACEBACK,
+    TaskFailure,
+    hint_for,
+    lost_a_peer,
+)
 from gridflow._wire.messages import OfTraining
 from gridflow.errors import WireError
 

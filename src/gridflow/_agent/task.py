@@ -18,10 +18,8 @@ from gridflow._features.rows.grants import StepGrants
 from gridflow._features.streams.agent import Streams
 from gridflow._spec import backends
 from gridflow._spec.backends import KERAS_VARIABLE, needed
-from gridflow._spec.cluster import ClusterSpec
+from gridflow._spec.cluster import TRAINING_ROLES, ClusterMember, ClusterSpec, facts_of
 from gridflow._spec.gpus import VISIBLE
-from gridflow._spec.roles import TRAINING_ROLES, facts_of
-from gridflow._spec.tf_config import ClusterMember
 from gridflow._wire import child, commands, reports
 from gridflow._wire.channel import AGENT_VARIABLE, PRELOAD_VARIABLE
 

@@ -32,7 +32,7 @@ from gridflow._coordinator.observing import JobEnd, Observed
 from gridflow._coordinator.recorded import NoStreams, RecordedRun
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.push import STREAM
-from gridflow._files.disks import refusal
+from gridflow._files.local import refusal
 from gridflow._launch.spark.task import (
     gpus_of_this_task,
     place_of_this_task,

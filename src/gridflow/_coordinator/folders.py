@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator.record import read_result
-from gridflow._files.disks import writing_to, writing_to_temporary
 from gridflow._files.local import (
     FileHeld,
     FileLock,
@@ -28,6 +27,8 @@ from gridflow._files.local import (
     read_json,
     user_name,
     write_whole,
+    writing_to,
+    writing_to_temporary,
 )
 from gridflow._files.procfs import began
 from gridflow._spec.printable import printable

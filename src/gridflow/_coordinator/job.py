@@ -25,7 +25,7 @@ class PreparedJob:
     `id`: Unique; part of the names of folders and of the Spark job's tag.
     `spec`: What the tasks need.
     `program`: What `gridflow._spec.program.dump` returned.
-    `modules`: What `gridflow._spec.modules.pack` returned; empty: none.
+    `modules`: What `gridflow._spec.program.pack` returned; empty: none.
     `size`: How many workers there is room for at the start. Default: all of the spec.
     `data`: Datasets in the launcher's form.
     `left_out` (mapping of dataset to mapping of column to reason): Columns that the launcher

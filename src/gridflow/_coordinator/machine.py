@@ -26,7 +26,7 @@ failure of the program either.
 The first failure opens COLLECTING: the root cause often arrives second, because a survivor's lost
 connection is noticed before the death that caused it. `choose_cause` then picks the cause.
 
-"All done" means the tasks that are awaited (`gridflow._spec.tasks`): servers are ended, not
+"All done" means the tasks that are awaited (`gridflow._spec.job`): servers are ended, not
 awaited. In EVALUATING, an evaluator may evaluate the last checkpoint; however that ends, the
 training has succeeded by then. A process that the others don't depend on is replaced while they
 go on. Those of a group go on as soon as a rank that is lost has a new process, which its agent
@@ -52,9 +52,9 @@ from gridflow._coordinator.policies import (
     to_error,
 )
 from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
+from gridflow._spec.cluster import EVALUATOR, TRAINING_ROLES
 from gridflow._spec.exits import KINDS
 from gridflow._spec.option_checks import START_TIMEOUT
-from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports
 from gridflow._wire.failures import (
     LONGEST_SUMMARY,
@@ -68,8 +68,8 @@ from gridflow.errors import DataError, RunTimeout, TaskLost
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gridflow._spec.job import Part
     from gridflow._spec.option_groups import Deadlines
-    from gridflow._spec.tasks import Part
     from gridflow._wire.headers import Registration
     from gridflow.errors import GridflowError
 

@@ -11,7 +11,7 @@ from gridflow._wire.failures import PREEMPTED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gridflow._spec.data_service import DataServiceUse
+    from gridflow._spec.option_groups import DataServiceUse
     from gridflow._wire.failures import TaskFailure
     from gridflow._wire.reports import Progress
 

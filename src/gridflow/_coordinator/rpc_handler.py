@@ -21,8 +21,8 @@ from gridflow._coordinator.steps import RETURNED
 from gridflow._features.acts import Count, Differ, Forget, SendAll, SendTo, Unfit
 from gridflow._features.rows.driver import LaunchRows
 from gridflow._features.streams.driver import LaunchStreams
-from gridflow._files.disks import refusal
-from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
+from gridflow._files.local import refusal
+from gridflow._spec.cluster import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, headers, reports
 from gridflow._wire.clock import Clock
 from gridflow._wire.headers import AN_AGENT
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gridflow._coordinator.observing import Observed
     from gridflow._features.acts import Act
     from gridflow._features.checkpoints.store import CheckpointStore
-    from gridflow._spec.tasks import Part
+    from gridflow._spec.job import Part
     from gridflow._wire.commands import Command
     from gridflow._wire.headers import Sender
     from gridflow._wire.messages import Report

@@ -17,9 +17,9 @@ from gridflow._coordinator import events as ev
 from gridflow._coordinator import journal
 from gridflow._coordinator.machine import JobMachine
 from gridflow._spec.cluster import Task
+from gridflow._spec.job import parts_of
 from gridflow._spec.option_groups import Deadlines
 from gridflow._spec.printable import printable
-from gridflow._spec.tasks import parts_of
 from gridflow._wire import reports
 from gridflow._wire.headers import Registration, Sender
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gridflow._coordinator.journal import Journal
     from gridflow._coordinator.policies import RestartPolicy
-    from gridflow._spec.tasks import Part
+    from gridflow._spec.job import Part
     from gridflow._wire.failures import TaskFailure
 
 #: What an agent says all the time; only the last of each rank counts.

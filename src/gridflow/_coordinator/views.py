@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gridflow._spec import markup
-from gridflow._spec.roles import TRAINING_ROLES
+from gridflow._spec.cluster import TRAINING_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gridflow._coordinator.environments import environment_failures
 from gridflow._doctor.findings import Diagnosis, by_host
 from gridflow._spec import backends
-from gridflow._spec.cluster import Task
-from gridflow._spec.roles import WORKER
+from gridflow._spec.cluster import WORKER, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,6 +2,10 @@
 
 In a shared temporary folder, anyone can create a file or folder under any name before gridflow
 does. An existing one is used only if this user owns it and no one else can write to it.
+
+What a disk refuses, in words: which folder on which host, and why.
+
+Replaces user files: the new one is written beside the old one, and renamed.
 """
 
 from __future__ import annotations
@@ -15,16 +19,19 @@ import logging
 import os
 import pwd
 import secrets
+import shutil
+import socket
 import stat
 import tempfile
 import weakref
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from gridflow.errors import UnsafePath
+from gridflow.errors import GridflowError, InvalidArgument, UnsafePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 _log = logging.getLogger(__name__)
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -396,3 +403,104 @@ def _is_own_group(gid: int) -> bool:
     except KeyError:
         return True
     return False
+
+
+#: How a disk says that it has no room.
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: Also: it is broken, gone or read-only, or the folder is gone or belongs to others.
+_REFUSALS: Final = FULL | {
+    *(errno.EROFS, errno.EIO, errno.ENXIO, errno.ESTALE),
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),
+}
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the disk refused something, or the folder."""
+    is_disks = isinstance(error, OSError) and error.errno in _REFUSALS
+    return is_disks and not isinstance(error, GridflowError)
+
+
+def refusal(what: str, error: OSError) -> str:
+    """Return a sentence without its end: "can't write to WHAT on HOST: No space left on device"."""
+    why = str(error.strerror or error).rstrip(".")
+    return f"can't write to {what} on {socket.gethostname()}: {why}"
+
+
+@contextlib.contextmanager
+def writing_to(what: str, advice: str) -> Iterator[None]:
+    """Turn a refusal, before anything is launched, into an error that says what to do.
+
+    Raises `InvalidArgument`: Names what can't be written, the host, and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, GridflowError):
+            raise
+        raise InvalidArgument(f"{refusal(what, error)}. {advice}") from error
+
+
+def writing_to_temporary() -> contextlib.AbstractContextManager[None]:
+    """Return `writing_to` for the temporary folder of this process."""
+    folder = tempfile.tempdir or "any temporary folder"
+    return writing_to(str(folder), "Make room there, or set TMPDIR to another folder.")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], ending: str = "") -> Iterator[Path]:
+    """Yield a temporary path to write a file or folder to, which then replaces the one at `path`.
+
+    After an error nothing is left of it, and what was at `path` is unchanged. A link stays a link;
+    devices and pipes are written to directly. The file keeps the mode of the old one.
+
+    `path`: A local path; its folder must exist.
+    `ending`: Suffix of the temporary name, for code that depends on it.
+    Raises `OSError`: The folder doesn't exist, the disk is full, or permission is missing.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        yield target
+        return
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    beside = _beside(target, ending)
+    try:
+        yield beside
+        if target.is_file() and beside.is_file():
+            shutil.copymode(target, beside)
+            sync(beside)  # otherwise a crash of the host could leave neither
+        move(beside, target)
+    except BaseException:
+        _delete(beside)
+        raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file or folder over the target.
+
+    A folder can't be renamed over another one, so the old one is briefly renamed.
+    """
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+        return
+    old = _beside(target)
+    target.rename(old)
+    try:
+        source.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    _delete(old)
+
+
+def _beside(target: Path, ending: str = "") -> Path:
+    """Return a new path in the same folder that Spark and `gridflow tfrecord` ignore."""
+    return target.with_name(f".gridflow-{secrets.token_hex(6)}.partial{ending}")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import tensorflow as tf
 
 from gridflow._keras.patches import private_parts
-from gridflow._spec.data_service import DataServiceUse
+from gridflow._spec.option_groups import DataServiceUse
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow._spec.data_service import Sharding
+    from gridflow._spec.option_groups import Sharding
 
 #: A file in a data worker's working directory, by which a pipeline knows where it runs.
 _TAG: Final = "gridflow-data-worker-"

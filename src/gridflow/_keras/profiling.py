@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final
 
-from gridflow._spec.profiles import folder_of
+from gridflow._spec.gpus import folder_of
 
 if TYPE_CHECKING:
     from gridflow._spec.backends import BackendFacts

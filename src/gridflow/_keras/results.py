@@ -29,8 +29,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
-from gridflow._files.disks import is_refusal, refusal
-from gridflow._files.local import open_own
+from gridflow._files.local import is_refusal, open_own, refusal
 from gridflow._keras import safe_mode
 from gridflow._keras.patches import private_parts
 from gridflow.errors import (

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from gridflow._agent.folder import temporary_folder
 from gridflow._agent.forkserver import messages
 from gridflow._agent.forkserver.client import Forked, ForkServers, NotForked, retire_all
-from gridflow._files.disks import writing_to_temporary
+from gridflow._files.local import writing_to_temporary
 from gridflow._gpu.grant import check_host
 from gridflow._launch.base import Placement
 from gridflow.errors import InvalidArgument

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.brought import load
+from gridflow._spec.program import load
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

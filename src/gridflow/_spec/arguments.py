@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from gridflow._spec import backends, strategies
+from gridflow._spec.cluster import DATA, MOST_TASKS, WORKER
 from gridflow._spec.command import PATCHES_VARIABLE
-from gridflow._spec.data_service import DATA_SERVICE, read_address
 from gridflow._spec.gpus import GpuNeed
+from gridflow._spec.job import Role
 from gridflow._spec.option_checks import whole_number
-from gridflow._spec.roles import DATA, MOST_TASKS, WORKER
-from gridflow._spec.tasks import Role
+from gridflow._spec.option_groups import DATA_SERVICE, read_address
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from gridflow._spec import strategies
+from gridflow._spec.cluster import ROLES, TRAINING_ROLES
 from gridflow._spec.option_checks import choose
-from gridflow._spec.roles import ROLES, TRAINING_ROLES
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from gridflow._spec.cluster import TF_CONFIG, ClusterMember, role_variables
 from gridflow._spec.option_checks import read_words
-from gridflow._spec.tf_config import TF_CONFIG, ClusterMember, role_variables
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gridflow._spec.cluster import ClusterSpec, Task
-    from gridflow._spec.tasks import Role
+    from gridflow._spec.job import Role
 
 # The exit codes of shells for a program that can't be started.
 _NOT_FOUND: Final = 127

@@ -4,15 +4,24 @@ Each is created once, in the driver, and sent whole to where it is read. So a ne
 here and a line where it is used. `TrainingOptions` and `HostOptions` hold what the distributor
 takes as keywords. More groups are in `gridflow._spec.network`, `gridflow._spec.gpus` and
 `gridflow._coordinator.policies`.
+
+TensorFlow's data service: its place, how data are dealt out by it, and what was read. Pure.
+
+How large variables are spread over the parameter servers. Pure.
+
+The names and meanings are those of ``tf.distribute.experimental.partitioners``, which can't be used
+where the job is described: the driver needs no TensorFlow.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gridflow._spec.communication import CommunicationOptions, LocalSteps
+from gridflow._spec.network import LAST_PORT
 from gridflow._spec.option_checks import (
     boolean,
     path,
@@ -21,14 +30,75 @@ from gridflow._spec.option_checks import (
     time_limit,
     whole_number,
 )
-from gridflow._spec.partitioners import FixedShardsPartitioner, MinSizePartitioner
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gridflow._spec.partitioners import Partitioner
+
+@dataclass(frozen=True)
+class MinSizePartitioner:
+    """Cut a variable along its first axis into as many shards of a minimal size as possible.
+
+    Parameters
+    ----------
+    min_shard_bytes : int, default 262,144
+        The minimal size of a shard.
+    max_shards : int, optional
+        Default: one on each parameter server.
+
+    Raises
+    ------
+    InvalidArgument
+        A number is below 1.
+    """
+
+    min_shard_bytes: int = 256 << 10
+    max_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("min_shard_bytes", self.min_shard_bytes, 1)
+        if self.max_shards is not None:
+            whole_number("max_shards", self.max_shards, 1)
+
+    def to_tensorflow(self, num_ps: int) -> Any:
+        """Return TensorFlow's partitioner of the same name."""
+        import tensorflow as tf
+
+        return tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes=self.min_shard_bytes, max_shards=self.max_shards or num_ps
+        )
+
+
+@dataclass(frozen=True)
+class FixedShardsPartitioner:
+    """Cut every variable along its first axis into the same number of shards.
+
+    Parameters
+    ----------
+    num_shards : int
+
+    Raises
+    ------
+    InvalidArgument
+        The number is below 1.
+    """
+
+    num_shards: int
+
+    def __post_init__(self) -> None:
+        whole_number("num_shards", self.num_shards, 1)
+
+    def to_tensorflow(self, num_ps: int) -> Any:  # noqa: ARG002 (the same call for both)
+        """Return TensorFlow's partitioner of the same name."""
+        import tensorflow as tf
+
+        return tf.distribute.experimental.partitioners.FixedShardsPartitioner(self.num_shards)
+
+
+Partitioner = MinSizePartitioner | FixedShardsPartitioner
+
 
 #: Two minutes by default, as Spark waits for an executor.
 _AGENTS_PATIENCE: Final = 12
@@ -300,3 +370,74 @@ def _check_type(name: str, value: Any, *allowed: type) -> None:
         raise InvalidArgument(
             f"Distribution({name}=) must be gridflow's {names}; got {type(value).__name__}."
         )
+
+
+#: Of a process: the ``host:port`` of the dispatcher, where there is one.
+DATA_SERVICE: Final = "GRIDFLOW_DATA_SERVICE"
+#: Of a dispatcher: the folder of its journal, on its host or in a store that TensorFlow can write
+#: to. Default: a folder that goes with the task.
+JOURNAL: Final = "GRIDFLOW_DATA_JOURNAL"
+
+#: How data workers share a dataset, by the names of
+#: ``tf.data.experimental.service.ShardingPolicy``.
+Sharding = Literal["off", "dynamic", "file", "file_or_data", "hint"]
+SHARDINGS: Final = get_args(Sharding)
+#: What is done to elements on their way; None: nothing.
+COMPRESSIONS: Final = ("auto", "snappy", None)
+
+
+@dataclass(frozen=True)
+class DataServiceUse:
+    """What a task has read through the data service so far, in its present process.
+
+    Attributes
+    ----------
+    waited : float
+        Seconds in which it waited for an element. Where that is a large part of `elapsed`, more
+        data workers help.
+    elapsed : float
+        Seconds from its first wait to the end of its last.
+    elements : mapping of str to int
+        Elements by the data worker that made them, such as ``data:0``; ``unknown`` of a service
+        that isn't gridflow's.
+    """
+
+    waited: float
+    elapsed: float
+    elements: Mapping[str, int]
+
+    @classmethod
+    def total(cls, uses: Sequence[DataServiceUse]) -> DataServiceUse:
+        """Return what a task has read of several datasets."""
+        return cls(
+            waited=sum(each.waited for each in uses),
+            elapsed=sum(each.elapsed for each in uses),
+            elements=dict(sum((Counter(each.elements) for each in uses), Counter())),
+        )
+
+    def __str__(self) -> str:
+        share = self.waited / self.elapsed if self.elapsed else 0.0
+        made = ", ".join(f"{count:,} from {task}" for task, count in self.elements.items())
+        return (
+            f"waited {self.waited:.1f} of {self.elapsed:.1f} s ({share:.0%}) for the data service; "
+            f"elements: {made or 'none'}"
+        )
+
+
+def read_address(what: str, address: object) -> str:
+    """Return the ``host:port`` of a dispatcher.
+
+    Raises
+    ------
+    InvalidArgument
+        It isn't written so.
+    """
+    if isinstance(address, str):
+        host, _, port = address.removeprefix("grpc://").rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) <= LAST_PORT
+        if host and "/" not in host and is_port:
+            return f"{host}:{port}"
+    raise InvalidArgument(
+        f"{what} is the address of a dispatcher, 'host:port' or 'grpc://host:port'; got "
+        f"{address!r}."
+    )

@@ -1,14 +1,32 @@
-"""What the tasks run: a function with its arguments, a script, a command. Checked on the driver."""
+"""What the tasks run: a function with its arguments, a script, a command. Checked on the driver.
+
+Launchers, observers and targets by name: gridflow's own, and those of other packages.
+
+A package adds one with an entry point that names its class.
+
+The modules beside the user's script, which are shipped so that tasks can import them.
+
+A script can import modules from its folder, and so can the training function on the same machine,
+but not on an executor. So the driver packs that folder's modules and packages, the agent unpacks
+them, and the training process finds them before anything that is installed.
+"""
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import functools
 import inspect
 import io
+import os
 import sys
 import threading
+import warnings
+import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,14 +34,126 @@ import cloudpickle
 
 from gridflow._spec import strategies
 from gridflow._spec.command import CommandProgram, make_command, with_commands_of
-from gridflow._spec.modules import INSTALLED, script_folder
-from gridflow.errors import InvalidArgument, UnpicklableFunction
+from gridflow.errors import GridflowError, InvalidArgument, UnpicklableFunction, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from types import ModuleType
 
     from gridflow._spec.job import JobSpec
+
+
+__all__ = ["pack", "script_folder", "unpack", "use"]
+
+#: Parts of the path of an installed module, which the tasks have, or should have.
+INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_MOST_BYTES: Final = 20 << 20
+_MOST_FILES: Final = 2_000
+#: Besides modules, a package may contain small files that it reads. Larger ones are data.
+_MOST_BYTES_OF_DATA: Final = 1 << 20
+_MODULES: Final = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
+_IGNORED: Final = frozenset({"__pycache__", "node_modules", *INSTALLED})
+
+
+def script_folder() -> Path | None:
+    """Return the first folder on Python's path: the script's or notebook's.
+
+    None for an installed program, such as pytest.
+    """
+    first = sys.path[0] if sys.path else ""
+    if hasattr(builtins, "__IPYTHON__") and "" in sys.path:
+        first = ""  # IPython keeps PYTHONPATH and Python's own folders before it
+    elif not Path(first or ".").is_dir():  # an archive of Python's own
+        if "" not in sys.path:
+            return None
+        first = ""
+    folder = Path(first).resolve()
+    is_installed = INSTALLED.intersection(folder.parts) or folder == Path(sys.executable).parent
+    return None if is_installed else folder
+
+
+def pack(folder: Path | None) -> bytes:
+    """Return the modules of a folder as an archive; empty if there are none or too many.
+
+    It contains modules, packages and small other files in packages.
+    """
+    if folder is None:
+        return b""
+    files, size = [], 0
+    for path in _importable(folder, set()):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            size += path.stat().st_size
+            files.append(path)
+        if len(files) > _MOST_FILES or size > _MOST_BYTES:
+            warnings.warn(
+                f"the modules in {folder} are not sent to the tasks: there are more than "
+                f"{_MOST_FILES:,} files or {_MOST_BYTES >> 20} MiB. Put the script and what it "
+                "imports into a separate folder, or ship what the tasks import with "
+                "--py-files.",
+                stacklevel=2,
+            )
+            return b""
+    if not files:
+        return b""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(
+        buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False
+    ) as archive:
+        archive.comment = os.fsencode(folder)
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):
+                archive.write(path, path.relative_to(folder))
+    return buffer.getvalue()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack what `pack` made, unless this process can import from the original folder."""
+    with zipfile.ZipFile(archive) as packed:
+        if os.fsdecode(packed.comment) not in sys.path:
+            packed.extractall(folder)  # it removes ".." and roots from names
+
+
+def use(folder: str) -> None:
+    """Let this process, and Pythons that it starts, import the unpacked modules, if any."""
+    if not Path(folder).is_dir():
+        return
+    sys.path.insert(1, folder)  # after the working directory
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}:{others}" if others else folder
+
+
+def _importable(folder: Path, seen: set[Path], package: bool = False) -> Iterator[Path]:
+    """Yield the files below a folder that are modules, or belong to a package."""
+    real = folder.resolve()
+    if real in seen or real == Path(__file__).parent:
+        return
+    seen.add(real)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in entries:
+        if path.name in _IGNORED or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            is_package = package or (path / "__init__.py").is_file()
+            if is_package or _is_namespace(path):
+                yield from _importable(path, seen, is_package)
+        elif path.is_file() and os.access(path, os.R_OK):
+            is_module = path.name.endswith(_MODULES)
+            if is_module or (package and path.stat().st_size <= _MOST_BYTES_OF_DATA):
+                yield path
+
+
+def _is_namespace(path: Path) -> bool:
+    """Return whether a folder without ``__init__.py`` contains importable modules."""
+    if not path.name.isidentifier() or (path / "pyvenv.cfg").exists():
+        return False
+    try:
+        return any(each.name.endswith(".py") for each in path.iterdir())
+    except OSError:
+        return False
+
 
 #: cloudpickle's list of modules to pickle by value is global, and jobs may run in threads.
 _lock: Final = threading.Lock()
@@ -264,3 +394,35 @@ def _picklable(value: object) -> bool:
     except Exception:  # noqa: BLE001 (any reason will do)
         return False
     return True
+
+
+def brought(group: str, ours: Sequence[EntryPoint] = ()) -> dict[str, EntryPoint]:
+    """Return all of a group by name, gridflow's own first; no package replaces one of those."""
+    own = {each.name: each for each in ours}
+    theirs = {each.name: each for each in entry_points(group=group)}
+    return own | {name: theirs[name] for name in sorted(theirs.keys() - own.keys())}
+
+
+def load(kind: str, name: str, group: str, ours: Sequence[EntryPoint] = ()) -> Any:
+    """Return what a name stands for, as a rule a class.
+
+    `kind`: What messages call it, such as ``launcher``.
+    Raises `InvalidArgument`: The name is unknown, or the other package doesn't work.
+    """
+    # Whoever names one of ours needn't wait until all packages have been looked through.
+    known = {each.name: each for each in ours}
+    known = known if name in known else brought(group, ours)
+    if name not in known:
+        there = ", ".join(sorted(known)) or "no package brings any"
+        raise InvalidArgument(
+            f"unknown {kind} {name!r}; supported: {there}.{did_you_mean(name, known)}"
+        )
+    try:
+        return known[name].load()
+    except GridflowError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InvalidArgument(
+            f"the {kind} {name!r} ({known[name].value}) can't be used: {why}"
+        ) from error

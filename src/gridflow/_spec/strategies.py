@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from gridflow._spec.roles import CHIEF, EVALUATOR, FUNCTION_ROLES, PS, TRAINING_ROLES, WORKER
+from gridflow._spec.cluster import CHIEF, EVALUATOR, FUNCTION_ROLES, PS, TRAINING_ROLES, WORKER
 from gridflow.errors import InvalidArgument
 
 Strategy = Literal[
@@ -38,7 +38,7 @@ class StrategyFacts:
     `most_workers`: How many tasks may train; None: any number.
     `needs`, `adds`: Roles that a job must have, and those that are added if missing.
     `runs_function`, `is_awaited`, `is_fed`, `is_replaced`: Roles whose tasks have the property, see
-        `gridflow._spec.tasks.Part`.
+        `gridflow._spec.job.Part`.
     `is_pushed`: The same; None: those that are fed.
     """
 

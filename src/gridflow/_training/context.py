@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gridflow._files.parts import FilePart
     from gridflow._keras.loop import Loop
     from gridflow._spec.cluster import ClusterSpec, Task
-    from gridflow._spec.data_service import Sharding
+    from gridflow._spec.option_groups import Sharding
     from gridflow._training.feeding import Start
     from gridflow._training.runtime import TaskRuntime
 

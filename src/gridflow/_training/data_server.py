@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.data_service import tag_of
-from gridflow._spec.cluster import ClusterSpec, Task
-from gridflow._spec.data_service import JOURNAL
-from gridflow._spec.roles import DATA, DISPATCHER
+from gridflow._spec.cluster import DATA, DISPATCHER, ClusterSpec, Task
+from gridflow._spec.option_groups import JOURNAL
 from gridflow._training.groups.base import await_listeners
 from gridflow._wire.child import Leave
 from gridflow._wire.reports import Ready

@@ -6,15 +6,15 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from gridflow._spec.data_service import (
+from gridflow._spec.cluster import DATA
+from gridflow._spec.option_checks import boolean, choose
+from gridflow._spec.option_groups import (
     COMPRESSIONS,
     DATA_SERVICE,
     SHARDINGS,
     Sharding,
     read_address,
 )
-from gridflow._spec.option_checks import boolean, choose
-from gridflow._spec.roles import DATA
 from gridflow._training.groups.base import await_listeners
 from gridflow.errors import GridflowError, InvalidArgument
 

@@ -23,18 +23,16 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from gridflow._spec import modules
-from gridflow._spec.cluster import Task
-from gridflow._spec.data_service import DATA_SERVICE
+from gridflow._spec import program
+from gridflow._spec.cluster import DISPATCHER, Task, facts_of
 from gridflow._spec.network import past_proxies
+from gridflow._spec.option_groups import DATA_SERVICE
 from gridflow._spec.printable import shortened
-from gridflow._spec.roles import DISPATCHER, facts_of
 from gridflow._training import leftovers, output, tensorflow_server
 from gridflow._training.inbox import Inbox
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow._wire.child import Hello, Leave, Raised, Returned, Setup
-from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK
-from gridflow._wire.hints import hint_for
+from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, hint_for
 from gridflow._wire.reports import Ready
 from gridflow.errors import GridflowError
 
@@ -104,13 +102,13 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     # Not earlier: many probes look at the group, and a warm process has imported Keras already.
     registry.apply()
     channel.send(Ready())
-    modules.use(setup.modules)
+    program.use(setup.modules)
     refuse()
-    program = _load(Path(setup.function))
+    loaded = _load(Path(setup.function))
     if setup.spec.training.programs.classic_flags:
-        program = tensorflow_server.with_flags(program, ctx.cluster_spec, ctx.task)
+        loaded = tensorflow_server.with_flags(loaded, ctx.cluster_spec, ctx.task)
     try:
-        value = _run(program, ctx)
+        value = _run(loaded, ctx)
     except BaseException:
         runtime.writer.settle()  # saving the checkpoint before a failure is worth some seconds
         raise

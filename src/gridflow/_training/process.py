@@ -13,9 +13,8 @@ from gridflow._keras.agreement import Agreement
 from gridflow._keras.profiling import Profiler
 from gridflow._keras.spent import Spent
 from gridflow._spec import backends, strategies
-from gridflow._spec.cluster import ClusterSpec, Task
+from gridflow._spec.cluster import EVALUATOR, TRAINING_ROLES, ClusterSpec, Task
 from gridflow._spec.option_checks import seconds
-from gridflow._spec.roles import EVALUATOR, TRAINING_ROLES
 from gridflow._wire import commands, reports, values
 from gridflow._wire.commands import Inspect
 from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridflow._gpu.devices import limit_memory, server_config
-from gridflow._spec.cluster import ClusterSpec, Task
-from gridflow._spec.tf_config import ClusterMember
+from gridflow._spec.cluster import ClusterMember, ClusterSpec, Task
 from gridflow._wire.child import Leave
 from gridflow._wire.reports import Joined, Ready
 

@@ -24,7 +24,7 @@ class Setup(Message):
     `addresses` (dict of role to list of str): Addresses of the tasks.
     `tf_config`: For TensorFlow's own resolver.
     `job_spec`: `spec`, pickled.
-    `runs_function`, `serves`: See `gridflow._spec.tasks.Part`.
+    `runs_function`, `serves`: See `gridflow._spec.job.Part`.
     `gpu_memory`: The memory granted, in MiB.
     `function`, `modules`, `spool`, `results`, `tensorboard`: Paths.
     `resume`: Path of the checkpoint to resume from.

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow._files.disks import is_refusal
-from gridflow._files.local import open_file, open_own
+from gridflow._files.local import is_refusal, open_file, open_own
 from gridflow._wire import arrow_flight
 from gridflow._wire.arrow_flight import telling_why
 from gridflow._wire.headers import AN_AGENT

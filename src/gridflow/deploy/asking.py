@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow._spec.backends import BACKENDS
+from gridflow._spec.cluster import CHIEF, PS, WORKER
 from gridflow._spec.printable import is_terminal
-from gridflow._spec.roles import CHIEF, PS, WORKER
 from gridflow.deploy.description.loading import parse_job
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.description.template import TEMPLATE

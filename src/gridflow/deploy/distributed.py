@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.cluster import TRAINING_ROLES, facts_of
+from gridflow._spec.job import Role
 from gridflow._spec.option_groups import Deadlines, LaunchOptions, Programs
-from gridflow._spec.roles import TRAINING_ROLES, facts_of
 from gridflow._spec.strategies import COMMAND
-from gridflow._spec.tasks import Role
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.pods import s3_settings
 from gridflow.deploy.rendering import inexpressible

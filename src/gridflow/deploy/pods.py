@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gridflow._spec.tf_config import role_variables
+from gridflow._spec.cluster import role_variables
 from gridflow.deploy.targets.base import Document
 from gridflow.deploy.task_start import kubernetes_text, program_words
 

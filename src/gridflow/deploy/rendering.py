@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridflow._spec.roles import ROLES
+from gridflow._spec.cluster import ROLES
 from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.targets.base import Rendering, Target

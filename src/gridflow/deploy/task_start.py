@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gridflow._spec.cluster import EVALUATOR, role_variables
 from gridflow._spec.network import LAST_PORT
-from gridflow._spec.roles import EVALUATOR
-from gridflow._spec.tf_config import role_variables
 from gridflow.deploy.description.description import START_TIMEOUT
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.deploy.inside.finish import FINISH, GIVE_UP, MEET

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow._files.transfer import destination, put
 from gridflow.errors import InvalidArgument
 from gridflow.ml.keras_file import KerasFile

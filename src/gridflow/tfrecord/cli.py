@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow._spec.exits import exit_code
 from gridflow._spec.printable import printable
 from gridflow.errors import DataError, GridflowError, InvalidArgument

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 import google_crc32c
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:

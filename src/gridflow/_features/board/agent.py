@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from gridflow._features.base import Feature
+from gridflow._spec.cluster import EVALUATOR
 from gridflow._spec.network import local_address
-from gridflow._spec.roles import EVALUATOR
 from gridflow._wire import commands, reports
 
 if TYPE_CHECKING:

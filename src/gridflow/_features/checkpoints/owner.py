@@ -12,8 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._files.disks import refusal
-from gridflow._files.local import FileHeld, FileLock, make_folders
+from gridflow._files.local import FileHeld, FileLock, make_folders, refusal
 from gridflow.errors import InvalidArgument, JobExists, UnsafePath
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gridflow._feed.ingest.base import RankRows
 from gridflow._feed.ingest.packing import can_pack
 from gridflow._feed.store.segment import Segment
-from gridflow._files.disks import FULL
+from gridflow._files.local import FULL
 from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument
 

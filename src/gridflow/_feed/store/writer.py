@@ -16,7 +16,7 @@ from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions, Findings, normalise
 from gridflow._feed.store import segment as files
 from gridflow._feed.store.segment import Located, Segment
-from gridflow._files.disks import is_refusal
+from gridflow._files.local import is_refusal
 from gridflow.errors import DataError
 
 if TYPE_CHECKING:

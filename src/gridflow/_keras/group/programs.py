@@ -10,7 +10,7 @@ from gridflow._keras import group
 from gridflow._keras.group.collective import CollectiveExchange
 from gridflow._keras.group.strategy import GroupStrategy
 from gridflow._keras.patches import private_parts
-from gridflow._spec.roles import TRAINING_ROLES
+from gridflow._spec.cluster import TRAINING_ROLES
 
 _MARK: Final = "_gridflow_redirected"
 #: The strategy of this process, once there is one.

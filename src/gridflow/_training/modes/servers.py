@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.cluster import PS, WORKER
 from gridflow._spec.option_checks import whole_number
-from gridflow._spec.roles import PS, WORKER
 from gridflow._training.groups import base as groups
 from gridflow._training.modes.base import Mode
 from gridflow._training.modes.synchronous import Synchronous

@@ -14,8 +14,8 @@ from gridflow._launch.base import PassesOn
 from gridflow._launch.local import LocalLaunch
 from gridflow._launch.spark.launch import SparkLaunch
 from gridflow._launch.spark.launcher import SparkLauncher
+from gridflow._spec.cluster import PS
 from gridflow._spec.gpus import group
-from gridflow._spec.roles import PS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gridflow._features.board.agent import end_board, secret_path, serve_board
 from gridflow._keras import runtime
-from gridflow._spec.roles import CHIEF, PS, WORKER
+from gridflow._spec.cluster import CHIEF, PS, WORKER
 from gridflow._training.streaming import SentRows
 from gridflow._wire.channel import AGENT_VARIABLE
 from gridflow.compat.tfos import TFSparkNode, _setting, reservation, util

@@ -9,10 +9,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.cluster import CHIEF, EVALUATOR, PS, TF_CONFIG, WORKER
+from gridflow._spec.job import Role
 from gridflow._spec.network import past_proxies
-from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
-from gridflow._spec.tasks import Role
-from gridflow._spec.tf_config import TF_CONFIG
 from gridflow.compat.tfos import util
 from gridflow.errors import GridflowError, InvalidArgument
 

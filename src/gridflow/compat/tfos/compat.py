@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gridflow._agent.folder import temporary_folder
-from gridflow._files.replacing import move
+from gridflow._files.local import move
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:

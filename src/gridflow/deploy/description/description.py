@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from gridflow._spec.roles import (
+from gridflow._spec.cluster import (
     CHIEF,
     DATA,
     DISPATCHER,
@@ -326,7 +326,7 @@ class Job:
         return {**self.env, **self.roles[role].env}
 
     def role_items(self) -> list[tuple[str, RoleSection]]:
-        """Return the roles in the order of `gridflow._spec.roles.ROLES`."""
+        """Return the roles in the order of `gridflow._spec.cluster.ROLES`."""
         return [(name, self.roles[name]) for name in ROLES if name in self.roles]
 
     def _check_roles(self, check: Checks) -> None:

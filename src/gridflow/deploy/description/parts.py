@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gridflow._spec.cluster import MOST_TASKS
 from gridflow._spec.printable import shortened
-from gridflow._spec.roles import MOST_TASKS
 from gridflow.deploy.description import plain_secrets, rules
 from gridflow.deploy.description.problems import Problem, refuse
 from gridflow.errors import InvalidArgument, did_you_mean

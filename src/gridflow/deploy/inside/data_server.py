@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from gridflow._spec.cluster import Task
-from gridflow._spec.data_service import JOURNAL
-from gridflow._spec.roles import DISPATCHER
+from gridflow._spec.cluster import DISPATCHER, Task
+from gridflow._spec.option_groups import JOURNAL
 from gridflow._training.data_server import start
 
 

@@ -6,12 +6,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.roles import CHIEF, WORKER, facts_of
-from gridflow._spec.tf_config import (
+from gridflow._spec.cluster import (
+    CHIEF,
     DEFAULT_PORT,
     TF_CONFIG,
+    WORKER,
     ClusterMember,
     canonical_role,
+    facts_of,
     find_flags,
     in_order,
 )

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gridflow._files.local import read_json, write_whole
+from gridflow._spec.cluster import DATA, DISPATCHER, PS, TF_CONFIG, WORKER, facts_of
 from gridflow._spec.command import with_patches
-from gridflow._spec.data_service import DATA_SERVICE
 from gridflow._spec.exits import SIGNALLED, Exit, leave_message, message_place
 from gridflow._spec.network import past_proxies
-from gridflow._spec.roles import DATA, DISPATCHER, PS, WORKER, facts_of
-from gridflow._spec.tf_config import TF_CONFIG
-from gridflow._wire.hints import lost_a_peer
+from gridflow._spec.option_groups import DATA_SERVICE
+from gridflow._wire.failures import lost_a_peer
 from gridflow.deploy.inside.child import Child
 from gridflow.deploy.inside.identity import identify
 from gridflow.deploy.inside.others import Others, longest_back_off, wait_for_peers
@@ -30,7 +29,7 @@ from gridflow.errors import GridflowError, InvalidArgument, StartTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gridflow._spec.tf_config import ClusterMember
+    from gridflow._spec.cluster import ClusterMember
 
 #: The number of earlier failures of this task, on targets that count and restart.
 FAILURES: Final = "GRIDFLOW_FAILURES"

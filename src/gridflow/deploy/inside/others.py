@@ -8,8 +8,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gridflow._spec.roles import CHIEF, WORKER
-from gridflow._spec.tf_config import in_order
+from gridflow._spec.cluster import CHIEF, WORKER, in_order
 from gridflow.deploy.inside.finish import (
     GIVE_UP,
     MEET,
@@ -24,7 +23,7 @@ from gridflow.errors import InvalidArgument, StartTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gridflow._spec.tf_config import ClusterMember
+    from gridflow._spec.cluster import ClusterMember
 
 _PAUSE: Final = 0.5
 #: Seconds between two calls to a task that knows of this one's end and keeps running.

@@ -10,8 +10,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gridflow._spec.cluster import ROLES
 from gridflow._spec.exits import exit_code, leave_message
-from gridflow._spec.roles import ROLES
 from gridflow.deploy.description.description import RESTART_POLICIES, START_TIMEOUT, Job
 from gridflow.deploy.description.parts import RoleSection
 from gridflow.deploy.drivers.in_process import distribute

@@ -6,8 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._spec.roles import CHIEF, EVALUATOR, ROLES, facts_of
-from gridflow._spec.tf_config import TF_CONFIG
+from gridflow._spec.cluster import CHIEF, EVALUATOR, ROLES, TF_CONFIG, facts_of
 from gridflow.deploy.description import rules
 
 if TYPE_CHECKING:

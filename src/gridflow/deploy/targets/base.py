@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow.deploy.description.description import SIDES
 from gridflow.deploy.description.problems import JobError, Problem
 from gridflow.deploy.emit import to_json, to_yaml

@@ -11,7 +11,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow._spec.roles import runs_no_command
+from gridflow._spec.cluster import runs_no_command
 from gridflow.deploy.capabilities import uses
 from gridflow.deploy.description import rules
 from gridflow.deploy.description.description import RUN_AS_USER, START_TIMEOUT, Spark

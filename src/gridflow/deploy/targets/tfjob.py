@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow._spec.roles import CHIEF, EVALUATOR, PS, WORKER
+from gridflow._spec.cluster import CHIEF, EVALUATOR, PS, WORKER
 from gridflow.deploy.pods import began_env, env_list, metadata, object_document, task_pod
 from gridflow.deploy.targets.objects import KubernetesTarget
 from gridflow.deploy.targets.sidecars import kueue_labels, scheduler, tensorboard

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gridflow._spec.tf_config import DEFAULT_PORT
+from gridflow._spec.cluster import DEFAULT_PORT
 from gridflow.deploy.description.parts import Credentials, Secrets
 from gridflow.deploy.pods import env_list, metadata, object_document, task_pod
 from gridflow.deploy.targets.base import sides

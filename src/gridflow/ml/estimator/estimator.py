@@ -16,7 +16,7 @@ from gridflow._feed.ingest.names import quoted
 from gridflow._feed.selection import named
 from gridflow._spec import strategies
 from gridflow._spec.arguments import refuse_moved
-from gridflow._spec.roles import EVALUATOR
+from gridflow._spec.cluster import EVALUATOR
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.estimator import (
     columns,

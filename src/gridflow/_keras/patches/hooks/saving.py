@@ -12,7 +12,7 @@ from typing import Any, Final
 from keras.src.saving import saving_lib
 from keras.src.utils import file_utils
 
-from gridflow._files.replacing import replacing
+from gridflow._files.local import replacing
 from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.registry import Hook
 from gridflow._keras.runtime import present
