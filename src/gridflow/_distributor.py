@@ -221,7 +221,7 @@ class TensorflowDistributor:
         from gridflow._coordinator.observing import observers_of
         from gridflow._coordinator.policies import Restarts
         from gridflow._feed.normalize import FeedOptions
-        from gridflow._launch.registry import launcher_of
+        from gridflow._launch.base import launcher_of
 
         distribution = option_group("distribution", distribution, Distribution)
         programs = option_group("programs", programs, Programs)
@@ -534,7 +534,7 @@ class TensorflowDistributor:
         return {"workers": f"{spec.num_workers}, of {spec.least} to {self.num_workers}"}
 
     def _launcher_of(self, datasets: dict[str, Any]) -> Launcher:
-        from gridflow._launch import registry
+        from gridflow._launch import base
 
         if self._launcher is not None:
             launcher = self._launcher.for_job()
@@ -544,9 +544,9 @@ class TensorflowDistributor:
 
             launcher = SparkLauncher(session_of(datasets.values()))
         if self.spec.hosts.launch.detached:
-            launcher = registry.detached(launcher)
+            launcher = base.detached(launcher)
         elif self.spec.max_replacements:
-            launcher = registry.replacing(launcher)
+            launcher = base.replacing(launcher)
         return launcher
 
     def _place(self, launcher: Launcher, spec: JobSpec, datasets: dict[str, Any]) -> Placement:

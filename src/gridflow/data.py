@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridflow._feed.decoding import array_decoder, image_decoder
+from gridflow._feed.encodings import array_decoder, image_decoder
 from gridflow._spec.cluster import PS, TF_CONFIG, TRAINING_ROLES, ClusterSpec, Task
 from gridflow._spec.option_checks import batch_function, boolean, whole_number
 from gridflow._spec.option_groups import DataServiceUse
@@ -266,8 +266,7 @@ def _made(
     step: int = 0,
 ) -> Any:
     from gridflow._feed.dataset.distributed import distribute
-    from gridflow._feed.plan.counter import EpochCounter
-    from gridflow._feed.plan.epochs import steps_for
+    from gridflow._feed.plan.epochs import EpochCounter, steps_for
     from gridflow._feed.plan.grants import FixedGrant
 
     boolean("shuffle", shuffle)

@@ -9,7 +9,7 @@ import pytest
 from stories import heard
 
 from gridflow._coordinator import events as ev
-from gridflow._coordinator.lost_agents import Alarms
+from gridflow._coordinator.deadlines import Alarms
 from gridflow._coordinator.machine import JobMachine
 from gridflow._spec.cluster import Task
 from gridflow._spec.job import parts_of

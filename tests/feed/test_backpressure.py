@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gridflow._features.rows import backpressure
-from gridflow._features.rows.backpressure import Backpressure
+from gridflow._features.rows import agent as borrowing
+from gridflow._features.rows.agent import Backpressure
 from gridflow._files import procfs
 from gridflow._wire import child
 from suite.waiting import patience
@@ -21,9 +21,9 @@ MIB = 1 << 20
 def host(monkeypatch):
     """Give a host whose tasks have waited for half a second more at each look, or another time."""
     host, looks = SimpleNamespace(share=0.5, now=1.0), itertools.count()
-    monkeypatch.setattr(backpressure, "time", SimpleNamespace(monotonic=lambda: host.now))
+    monkeypatch.setattr(borrowing, "time", SimpleNamespace(monotonic=lambda: host.now))
     monkeypatch.setattr(procfs, "waited_for_processors", lambda: next(looks) * host.share)
-    monkeypatch.setattr(backpressure, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(borrowing, "_LOOK_SECONDS", -1.0)
     return host
 
 
@@ -82,8 +82,8 @@ def hear_that_rows_are_needed(given):
 
 @pytest.mark.parametrize("end", [hear_that_rows_are_needed, Backpressure.close])
 def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypatch, end):
-    monkeypatch.setattr(backpressure, "_LEAST_REST_SECONDS", 120.0)
-    monkeypatch.setattr(backpressure, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(borrowing, "_LEAST_REST_SECONDS", 120.0)
+    monkeypatch.setattr(borrowing, "_MOST_SECONDS", 60.0)
     given = feature()
     resting = threading.Thread(target=lambda: [given.read(MIB) for _ in range(100)], daemon=True)
     resting.start()
@@ -96,7 +96,7 @@ def test_who_waits_for_rows_and_the_jobs_end_end_the_rest_at_once(host, monkeypa
 def test_a_process_that_never_asks_for_its_rows_delays_them_by_seconds(host, monkeypatch):
     given = feature()
     assert len(rests(given, 5)) >= 2
-    host.now += backpressure._MOST_SECONDS + 0.1
+    host.now += borrowing._MOST_SECONDS + 0.1
     assert rests(given, 100) == []
 
 

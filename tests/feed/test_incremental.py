@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._features.rows import grants as step_grants
+from gridflow._features.rows import agent as step_grants
 from gridflow._features.rows.driver import LaunchRows, RowsPhase, SendAll, SendTo
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.source import source_of
 from gridflow._feed.ledger import DatasetCounts, EpochRecord, Ledger
-from gridflow._feed.plan.counter import EpochCounter
-from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.plan.epochs import EpochCounter, steps_for
 from gridflow._feed.plan.grants import ArrivingGrant, Standing, first_plan, full_steps, granted
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter

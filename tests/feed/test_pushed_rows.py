@@ -18,10 +18,9 @@ from pyarrow import flight
 from gridflow._features.streams.agent import Streams as AgentStreams
 from gridflow._feed.normalize import FeedOptions
 from gridflow._feed.push import exactly_once, located
-from gridflow._feed.push.exactly_once import Superseded
-from gridflow._feed.push.inference_client import InferenceClient
+from gridflow._feed.push.answers import InferenceClient
+from gridflow._feed.push.exactly_once import Ranges, Superseded, deal
 from gridflow._feed.push.located import in_file, taken
-from gridflow._feed.push.ranges import Ranges, deal
 from gridflow._feed.push.sender import Destination, send_all
 from gridflow._feed.store import Segment, size_of
 from gridflow._feed.store.reader import StreamReader

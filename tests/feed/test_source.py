@@ -20,8 +20,7 @@ from gridflow._feed.dataset.distributed import distribute
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.ledger import Ledger
 from gridflow._feed.memory import aligned_empty
-from gridflow._feed.plan.counter import EpochCounter
-from gridflow._feed.plan.epochs import steps_for
+from gridflow._feed.plan.epochs import EpochCounter, steps_for
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
 from gridflow._feed.store import SpoolReader, SpoolWriter
@@ -404,7 +403,7 @@ def test_replicas_of_a_process_share_a_batch(spool, tmp_path):
 import pathlib, sys
 import tensorflow as tf
 from gridflow.errors import InvalidArgument
-from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.epochs import EpochCounter
 from gridflow._feed.dataset.distributed import distribute
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.store import SpoolReader

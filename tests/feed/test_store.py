@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridflow._features.rows.borrowing import take_loan, write_loan
+from gridflow._features.rows.agent import take_loan, write_loan
 from gridflow._feed import allgather
 from gridflow._feed.ledger import DatasetCounts
 from gridflow._feed.normalize import FeedOptions

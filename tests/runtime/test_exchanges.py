@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gridflow._agent import heartbeat
+from gridflow._agent import reporter
 from gridflow._wire.commands import Close
 from suite.waiting import patience
 
@@ -35,9 +35,9 @@ class Coordinator:
 def agent(monkeypatch):
     """Give an agent whose clock stands still."""
     clock = [100.0]
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(reporter.time, "monotonic", lambda: clock[0])
     coordinator, quiet = Coordinator(), threading.Event()
-    beating = heartbeat.Heartbeat(coordinator, INTERVAL, QUIET, quiet.is_set, EAGER)
+    beating = reporter.Heartbeat(coordinator, INTERVAL, QUIET, quiet.is_set, EAGER)
 
     def pause(*commands, after=0.0):
         clock[0] += after

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridflow import Deadlines, LaunchOptions, LocalLauncher, TensorflowDistributor
-from gridflow._agent.process_supervisor import ProcessSupervisor
+from gridflow._agent.process import ProcessSupervisor
 from gridflow._coordinator.loop import JobRun
 from gridflow._spec.place import Place
 from gridflow._wire.child import MadeCheckpoint, Returned

@@ -7,7 +7,7 @@ import importlib.metadata
 import pytest
 
 from gridflow import LocalLauncher, SparkLauncher, TensorflowDistributor, errors
-from gridflow._launch import registry
+from gridflow._launch import base
 from gridflow.testing.launchers import LauncherSuite
 
 
@@ -45,11 +45,11 @@ class Brought:
 
 
 def test_launchers_of_other_packages_go_by_their_names(monkeypatch):
-    there = importlib.metadata.EntryPoint("slurm", f"{__name__}:Brought", registry.GROUP)
+    there = importlib.metadata.EntryPoint("slurm", f"{__name__}:Brought", base.GROUP)
     monkeypatch.setattr("gridflow._spec.program.entry_points", lambda group: [there])
     with pytest.raises(errors.NotEnoughSlots, match="it has none"):
         TensorflowDistributor(launcher="slurm").run(print)
-    assert isinstance(registry.launcher_of("local"), LocalLauncher)
+    assert isinstance(base.launcher_of("local"), LocalLauncher)
     with pytest.raises(errors.InvalidArgument, match=r"supported: local, slurm, spark.*'slurm'\?"):
         TensorflowDistributor(launcher="slrum")
 

@@ -17,7 +17,7 @@ import pytest
 
 from gridflow import LaunchOptions, LocalLauncher, SparkLauncher, TensorflowDistributor
 from gridflow._agent.environment import describe
-from gridflow._agent.forkserver import client, safety
+from gridflow._agent.forkserver import client, server
 from gridflow._agent.forkserver.server import ForkServer
 from gridflow._wire.channel import Channel
 from suite.waiting import patience, wait_for
@@ -262,12 +262,12 @@ def test_a_process_with_a_strange_thread_is_never_forked(run, tmp_path, monkeypa
 def test_whatever_is_initialised_is_a_reason_not_to_fork():
     script = """
         import sys, tensorflow as tf
-        from gridflow._agent.forkserver import safety
-        known = safety.threads()
-        assert safety.why_not(known) is None, safety.why_not(known)
+        from gridflow._agent.forkserver import server
+        known = server.threads()
+        assert server.why_not(known) is None, server.why_not(known)
         tf.constant(1)
-        print(safety.why_not(known))
-        print(safety.why_not(safety.threads()))
+        print(server.why_not(known))
+        print(server.why_not(server.threads()))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
@@ -276,9 +276,9 @@ def test_whatever_is_initialised_is_a_reason_not_to_fork():
 
 
 def test_an_open_device_is_a_reason_not_to_fork(monkeypatch, tmp_path):
-    monkeypatch.setattr(safety, "_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(server, "_DEVICES", (str(tmp_path),))
     with (tmp_path / "nvidia0").open("w"):
-        reason = safety._open_device()
+        reason = server._open_device()
     assert str(tmp_path / "nvidia0") in reason
 
 
@@ -319,9 +319,9 @@ def servers():
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     before = list(client._started)
     yield client.ForkServers(60, describe(), owner=os.getpid()), environment
-    for server in [each for each in client._started if each not in before]:
-        server.terminate()
-        server.wait(patience())
+    for started in [each for each in client._started if each not in before]:
+        started.terminate()
+        started.wait(patience())
 
 
 def fork(servers, folder, **changes):

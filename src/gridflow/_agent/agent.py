@@ -25,9 +25,8 @@ from gridflow._agent import environment
 from gridflow._agent.executor import ExecutorWatch
 from gridflow._agent.folder import local_folder, short_path, task_prefix, temporary_folder
 from gridflow._agent.forkserver.client import ForkServers
-from gridflow._agent.heartbeat import Heartbeat
 from gridflow._agent.host_load import HostLoad
-from gridflow._agent.reporter import Reporter
+from gridflow._agent.reporter import Heartbeat, Reporter
 from gridflow._agent.task import TaskRunner
 from gridflow._agent.uploads import Uploads
 from gridflow._features.checkpoints.agent import Checkpoints

@@ -8,13 +8,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gridflow._agent.process_supervisor import ProcessSupervisor
+from gridflow._agent.process import ProcessSupervisor
 from gridflow._features.base import Feature, Tools
 from gridflow._features.board.agent import Board
 from gridflow._features.evaluation import EvaluationNews
-from gridflow._features.rows.backpressure import Backpressure
-from gridflow._features.rows.borrowing import RowBorrowing
-from gridflow._features.rows.grants import StepGrants
+from gridflow._features.rows.agent import Backpressure, RowBorrowing, StepGrants
 from gridflow._features.streams.agent import Streams
 from gridflow._spec import backends
 from gridflow._spec.backends import KERAS_VARIABLE, needed

@@ -26,7 +26,7 @@ from gridflow._coordinator.record import AWAY, Ending, Outcome
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stimuli import RecordedMachine
 from gridflow._features.checkpoints.remote import store_of
-from gridflow._features.streams.control import StreamControl
+from gridflow._features.streams.driver import StreamControl
 from gridflow._files.local import write_whole, writing_to
 from gridflow._spec import backends, gpus, strategies
 from gridflow._spec.cluster import TRAINING_ROLES

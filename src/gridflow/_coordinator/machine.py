@@ -41,8 +41,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gridflow._coordinator import events as ev
+from gridflow._coordinator.deadlines import RETURNED, Alarms, Ask, LostAgents, StepWatch
 from gridflow._coordinator.environments import environment_failures
-from gridflow._coordinator.lost_agents import Alarms, LostAgents
 from gridflow._coordinator.member import Member
 from gridflow._coordinator.phases import COLLECT_SECONDS, STAGES, Phase
 from gridflow._coordinator.policies import (
@@ -51,7 +51,6 @@ from gridflow._coordinator.policies import (
     choose_cause,
     to_error,
 )
-from gridflow._coordinator.steps import RETURNED, Ask, StepWatch
 from gridflow._spec.cluster import EVALUATOR, TRAINING_ROLES
 from gridflow._spec.exits import KINDS
 from gridflow._spec.option_checks import START_TIMEOUT

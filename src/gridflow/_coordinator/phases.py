@@ -67,7 +67,7 @@ STAGES: Final[Mapping[Phase, Stage]] = {
         _AT_ANY_TIME | {Phase.TRAINING},
         lambda _, start_timeout: start_timeout,
     ),
-    # Its deadlines are those of steps: `gridflow._coordinator.steps`.
+    # Its deadlines are those of steps: `gridflow._coordinator.deadlines`.
     Phase.TRAINING: Stage(_AT_ANY_TIME | {Phase.EVALUATING}),
     Phase.EVALUATING: Stage(
         frozenset({Phase.CLOSING}),

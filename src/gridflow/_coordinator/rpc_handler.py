@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
+from gridflow._coordinator.deadlines import RETURNED
 from gridflow._coordinator.job_files import JobFiles
 from gridflow._coordinator.meetings import Meetings
 from gridflow._coordinator.notes import JobNotes
-from gridflow._coordinator.steps import RETURNED
 from gridflow._features.acts import Count, Differ, Forget, SendAll, SendTo, Unfit
 from gridflow._features.rows.driver import LaunchRows
 from gridflow._features.streams.driver import LaunchStreams

@@ -19,7 +19,7 @@ import keras
 from gridflow._feed.dataset.epochs import EpochSource
 from gridflow._feed.dataset.evaluation_view import attach
 from gridflow._feed.dataset.source import chain
-from gridflow._feed.plan.counter import EpochCounter
+from gridflow._feed.plan.epochs import EpochCounter
 from gridflow._feed.plan.grants import FixedGrant
 from gridflow._feed.selection import select
 from gridflow._spec.option_checks import whole_number

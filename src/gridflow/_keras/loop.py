@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import EpochCounter
     from gridflow._keras.runtime import Runtime
 
 _FLAVOUR: Final = "loop"

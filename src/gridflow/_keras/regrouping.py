@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gridflow._collectives.host import HostGroup
-    from gridflow._feed.plan.counter import Absence
+    from gridflow._feed.plan.epochs import Absence
     from gridflow._keras.runtime import Runtime
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import EpochCounter
     from gridflow._keras.agreement import Agreement
     from gridflow._keras.due import Due
     from gridflow._keras.profiling import Profiler

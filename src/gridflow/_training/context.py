@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from gridflow._feed.plan.counter import EpochCounter
-    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.plan.epochs import EpochCounter, Tail
     from gridflow._feed.selection import Columns, Weights
     from gridflow._files.listing import Paths
     from gridflow._files.parts import FilePart

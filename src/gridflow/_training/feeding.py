@@ -43,7 +43,7 @@ def dataset(runtime: TaskRuntime, request: DatasetRequest, start: Start) -> Any:
 def _early(runtime: TaskRuntime, request: DatasetRequest) -> Any:
     """Return a dataset as soon as each rank has some of its rows."""
     from gridflow._feed.dataset.distributed import distribute
-    from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import EpochCounter
     from gridflow._feed.plan.grants import ArrivingGrant
 
     name, batch_size, tail = request.name, request.batch_size, request.tail

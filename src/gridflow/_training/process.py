@@ -22,7 +22,7 @@ from gridflow.errors import BarrierTimeout, BrokenBarrier, GridflowError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import EpochCounter
     from gridflow._feed.store import SpoolReader
     from gridflow._keras.regrouping import Regrouping
     from gridflow._spec.job import JobSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow.errors import DataError, SchemaError
 from gridflow.ml import quantiles, tokens
 from gridflow.ml.statistics import (

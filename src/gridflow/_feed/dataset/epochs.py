@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridflow._feed.dataset.assemble import assemble, window_rows_for
 from gridflow._feed.dataset.source import Source
 from gridflow._feed.ledger import EpochRecord
-from gridflow._feed.plan.counter import EpochCounter, missed_batches
-from gridflow._feed.plan.epochs import BatchPlan, rank_seed
+from gridflow._feed.plan.epochs import BatchPlan, EpochCounter, missed_batches, rank_seed
 from gridflow._feed.plan.grants import ArrivingGrant, FixedGrant, first_plan
 from gridflow._feed.selection import refuse_left_out
 from gridflow.errors import InvalidArgument
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gridflow._feed.dataset.reading import Reader
-    from gridflow._feed.plan.counter import Absence
+    from gridflow._feed.plan.epochs import Absence
     from gridflow._feed.plan.grants import FirstPlan
 
 __all__ = ["EpochSource", "of_absent"]

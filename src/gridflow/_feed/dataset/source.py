@@ -28,6 +28,8 @@ From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py
   endless repetition of an empty dataset, with which a shortened epoch ends.
 * tf_keras accepts a distributed dataset only with ``steps_per_epoch``, and then uses one iterator
   for all epochs: use ``endless=True`` there, and set the counter once, before ``fit``.
+
+Tensors of the arrays that `assemble` yields, ragged ones among them.
 """
 
 from __future__ import annotations
@@ -41,18 +43,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from gridflow._feed.dataset import ragged
 from gridflow._feed.ledger import EpochRecord
 from gridflow._feed.memory import keep_freed
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.plan.epochs import Tail
     from gridflow._feed.plan.grants import Grant
-    from gridflow._feed.selection import Selection
+    from gridflow._feed.selection import Selection, Tensor
     from gridflow._feed.store.reader import StreamReader
 
 __all__ = [
@@ -63,9 +64,58 @@ __all__ = [
     "is_mirrored",
     "own_part",
     "shared",
+    "signature",
     "source_of",
     "spent",
+    "tensors",
 ]
+
+
+def signature(wanted: Sequence[Tensor], rows: int | None) -> tuple[Any, ...]:
+    """Return the types and shapes of the arrays; ``rows`` is a common batch size, if any."""
+    import tensorflow as tf
+
+    found = []
+    for tensor in wanted:
+        kind = tf.string if tensor.is_text else tf.as_dtype(tensor.numpy_dtype)
+        if tensor.is_ragged:
+            found += [tf.TensorSpec((None, rows), tf.int64), tf.TensorSpec((None,), kind)]
+        else:
+            found.append(tf.TensorSpec((None, rows, *tensor.row_shape), kind))
+    return tuple(found)
+
+
+def tensors(wanted: Sequence[Tensor], arrays: Sequence[Any]) -> list[Any]:
+    """Return the tensors of batches; called in a graph."""
+    import tensorflow as tf
+
+    found, waiting = [], iter(arrays)
+    for tensor in wanted:
+        array = next(waiting)
+        if tensor.is_ragged:
+            lengths = tf.reshape(array, [-1])
+            if tensor.is_sparse:
+                found.append(_sparse(next(waiting), array, tensor.row_shape[1]))
+                continue
+            flat = tf.RaggedTensor.from_row_lengths(next(waiting), lengths, validate=False)
+            size = array.shape[1] or tf.shape(array, tf.int64)[1]
+            array = tf.RaggedTensor.from_uniform_row_length(flat, size, validate=False)
+        found.append(array)
+    return found
+
+
+def _sparse(items: Any, lengths: Any, size: int) -> Any:
+    """Return batches of vectors, whose values and indices are packed into eight bytes."""
+    import tensorflow as tf
+
+    counts = tf.shape(lengths, tf.int64)
+    rows = tf.repeat(tf.range(counts[0] * counts[1]), tf.reshape(lengths, [-1]))
+    halves = tf.bitcast(items, tf.uint32)  # lower half first
+    places = tf.stack([rows // counts[1], rows % counts[1], tf.cast(halves[:, 1], tf.int64)], 1)
+    values = tf.bitcast(halves[:, 0], tf.float32)
+    batch_rows = counts[1] if lengths.shape[1] is None else lengths.shape[1]
+    return tf.SparseTensor(places, values, (counts[0], batch_rows, size))
+
 
 #: Attribute of a dataset with its source.
 SOURCE: Final = "gridflow_source"
@@ -169,17 +219,17 @@ class Source(ABC):
         """Return the ``tf.data.Dataset``."""
         import tensorflow as tf
 
-        signature = ragged.signature(self.selection.tensors, self.static_rows())
+        drawn = signature(self.selection.tensors, self.static_rows())
         # A graph keeps what it calls. What is called without one, TensorFlow keeps for ever; but a
         # dataset is kept by all that is made of it, and by its iterators.
         begin = _weakly(self) if tf.executing_eagerly() else self.begin
-        windows = tf.data.Dataset.from_generator(begin, output_signature=signature)
+        windows = tf.data.Dataset.from_generator(begin, output_signature=drawn)
         setattr(windows, SOURCE, self)
         # Each call of a generator costs about 0.4 ms. Slices of a window cost nothing: if a batch
         # is a multiple of 64 bytes, they aren't even copied.
         batches = windows.flat_map(
             lambda *arrays: tf.data.Dataset.from_tensor_slices(
-                self.selection.pack(ragged.tensors(self.selection.tensors, arrays))
+                self.selection.pack(tensors(self.selection.tensors, arrays))
             )
         )
         options = tf.data.Options()

@@ -6,6 +6,8 @@
     RankRows    agent    the rows of one rank, as (dataset, record batch or file), once and in order
 
 Neither knows how many rows a rank gets: the spool's writer counts them.
+
+Column names in Spark's syntax.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gridflow._feed.store.segment import Segment
+
 
 __all__ = ["RankRows", "RowSource", "check_name"]
 
@@ -72,3 +75,8 @@ def check_name(name: object) -> None:
     """Reject an invalid dataset name."""
     if not isinstance(name, str) or not name.isidentifier():
         raise InvalidArgument(f"a dataset's name must be an identifier like 'train', got {name!r}.")
+
+
+def quoted(column: str) -> str:
+    """Quote a column name: without quotes, ``a.b`` would be a field of ``a``."""
+    return "`" + column.replace("`", "``") + "`"

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow._feed.encodings import Sparse
-from gridflow._feed.ingest.base import RankRows, check_name
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import RankRows, check_name, quoted
 from gridflow._feed.ingest.partitions import partitions, repartitioned
 from gridflow._feed.types import refusal, spark_refusal
 from gridflow._spec import jvm

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow._spec import jvm
 
 if TYPE_CHECKING:

@@ -4,23 +4,38 @@ A rank's rows are in chunks. The plan orders blocks of consecutive rows, goes th
 over if rows must be repeated), and cuts the sequence into windows of whole batches. With shuffling,
 the order of blocks and the rows inside each window are permuted. Every window has its own random
 generator, so any batch can be found without the ones before it.
+
+The start of the next iteration of a dataset.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gridflow.errors import DataError, InvalidArgument, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["TAILS", "BatchPlan", "ChunkPiece", "Tail", "Window", "rank_seed", "steps_for"]
+__all__ = [
+    "TAILS",
+    "Absence",
+    "BatchPlan",
+    "ChunkPiece",
+    "EpochCounter",
+    "Tail",
+    "Window",
+    "missed_batches",
+    "rank_seed",
+    "steps_for",
+]
+
 
 Tail = Literal["spread", "repeat", "drop", "partial"]
 #: How uneven ranks run equal steps: each rank spreads its rows over all batches, whose sizes differ
@@ -322,3 +337,60 @@ def _without_first(window: Window, batches: int) -> Window:
 
 def _len(piece: ChunkPiece) -> int:
     return piece.stop - piece.start
+
+
+#: From which epoch and batch to which a rank was away.
+Absence: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+
+def missed_batches(absences: Sequence[Absence], epoch: int, steps: int) -> list[tuple[int, int]]:
+    """Return the batches of an epoch, from one to another, for which a rank was away."""
+    return [
+        (left[1] if left[0] == epoch else 0, back[1] if back[0] == epoch else steps)
+        for left, back in absences
+        if left[0] <= epoch <= back[0]
+    ]
+
+
+class EpochCounter:
+    """The epoch and the first batch of the next iteration of a dataset.
+
+    Thread-safe, because tf.data reads in its own thread.
+
+    Examples
+    --------
+    >>> counter = EpochCounter()
+    >>> counter.set(3, start_batch=40)
+    >>> counter.begin(), counter.begin()
+    ((3, 40), (4, 0))
+    """
+
+    def __init__(self, epoch: int = 0, start_batch: int = 0) -> None:
+        self._lock = threading.Lock()
+        #: When this rank was away, and trained nothing.
+        self.absences: list[Absence] = []
+        #: Reports what a rank that is still away has missed of this dataset.
+        self.tell_missed: Callable[[int, Sequence[Absence]], None] | None = None
+        self.set(epoch, start_batch)
+
+    def set(self, epoch: int, start_batch: int = 0) -> None:
+        """Set the next iteration, which yields batches from ``start_batch`` on."""
+        if epoch < 0 or start_batch < 0:
+            raise InvalidArgument(
+                f"epoch and start_batch count from 0, got {epoch} and {start_batch}."
+            )
+        with self._lock:
+            self._epoch, self._start = epoch, start_batch
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Epoch and start batch of the next iteration."""
+        with self._lock:
+            return self._epoch, self._start
+
+    def begin(self) -> tuple[int, int]:
+        """Start the pending iteration; the one after it is the next epoch, from its start."""
+        with self._lock:
+            taken = self._epoch, self._start
+            self._epoch, self._start = self._epoch + 1, 0
+            return taken

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
+from gridflow._feed.push.exactly_once import Ranges, deal
 from gridflow._feed.push.located import in_file
-from gridflow._feed.push.ranges import Ranges, deal
 from gridflow._feed.store import Segment
 from gridflow._feed.store.segment import Located
 from gridflow._wire.receiver import ReceiverClient

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gridflow._feed.dataset import ragged
+from gridflow._feed.dataset import source
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.hooks import incremental
 from gridflow._keras.servers.steps import fetch, updates
@@ -38,7 +38,7 @@ class PushedRows:
     def spec(self) -> Any:
         import tensorflow as tf
 
-        windows = ragged.signature(self.source.selection.tensors, None)
+        windows = source.signature(self.source.selection.tensors, None)
         batches = [tf.TensorSpec(window.shape[1:], window.dtype) for window in windows]
         packed = self.source.selection.pack(batches)
         if self.source.function is None:

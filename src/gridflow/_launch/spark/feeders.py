@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow._feed.ingest.arrays import has_masks, integer_lost_in, to_table
+from gridflow._feed.push.answers import InferenceClient
 from gridflow._feed.push.exactly_once import PartitionAttempt
-from gridflow._feed.push.inference_client import InferenceClient
 from gridflow._feed.push.sender import send_all
 from gridflow._feed.store.segment import LEFT_OUT
 from gridflow.errors import InvalidArgument, SchemaError

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gridflow._feed.dataset.reading import Reader
     from gridflow._feed.dataset.stream import StreamSource
     from gridflow._feed.ingest.files.reader import FileReader
-    from gridflow._feed.plan.counter import Absence
-    from gridflow._feed.plan.epochs import Tail
+    from gridflow._feed.plan.epochs import Absence, Tail
     from gridflow._feed.selection import Columns, Weights
     from gridflow._feed.store import SpoolReader
     from gridflow._training.process import TaskProcess
@@ -77,8 +76,7 @@ class DatasetRequest:
 
     def options(self, process: TaskProcess) -> dict[str, Any]:
         """Return how the rows of this rank become batches, and where that is reported."""
-        from gridflow._feed.plan.counter import EpochCounter
-        from gridflow._feed.plan.epochs import steps_for
+        from gridflow._feed.plan.epochs import EpochCounter, steps_for
         from gridflow._feed.plan.grants import FixedGrant
 
         if self.gathered is not None:

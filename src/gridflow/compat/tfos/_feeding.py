@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import flight
 
-from gridflow._feed.push.inference_client import InferenceClient
+from gridflow._feed.push.answers import InferenceClient
 from gridflow._feed.push.sender import Destination, PartitionSender
 from gridflow._wire.receiver import REFUSED, UNWANTED
 from gridflow.compat.tfos import _rows, reservation

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow.compat.tfos import _setting
 from gridflow.errors import GridflowError, InvalidArgument, SchemaError, did_you_mean
 from gridflow.ml.columns import check_range

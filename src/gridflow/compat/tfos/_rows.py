@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow._feed.ingest import packing
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

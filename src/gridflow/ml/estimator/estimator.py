@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 
 from gridflow._distributor import TensorflowDistributor
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow._feed.selection import named
 from gridflow._spec import strategies
 from gridflow._spec.arguments import refuse_moved

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow._feed.selection import named
 from gridflow.errors import InvalidArgument, SchemaError
 from gridflow.ml.estimator import columns, persistence, shapes

@@ -13,7 +13,7 @@ import cloudpickle
 
 from gridflow._agent.folder import temporary_folder
 from gridflow._feed.ingest import packing
-from gridflow._feed.ingest.names import quoted
+from gridflow._feed.ingest.base import quoted
 from gridflow._launch.spark.session import classic_context
 from gridflow._spec import jvm
 from gridflow.errors import InvalidArgument, SchemaError, did_you_mean

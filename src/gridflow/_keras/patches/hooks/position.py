@@ -32,7 +32,7 @@ from gridflow._keras.results import FLAVOURS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gridflow._feed.plan.counter import EpochCounter
+    from gridflow._feed.plan.epochs import EpochCounter
 
 _ITERATOR = "_gridflow_epoch_iterator"
 _START = "_gridflow_start"
