@@ -13,8 +13,7 @@ import pytest
 from gridflow._spec.exits import Exit
 from gridflow.cli import main
 from gridflow.deploy import load_job, parse_job, render
-from gridflow.deploy.asking import QUESTIONS, TRAINING_TARGETS
-from gridflow.deploy.description.template import TEMPLATE
+from gridflow.deploy.asking import QUESTIONS, TEMPLATE, TRAINING_TARGETS
 from gridflow.deploy.distributed import DRIVEN
 from suite.waiting import patience
 

@@ -160,7 +160,7 @@ def test_a_script_that_is_run_imports_what_lies_beside_it(project, no_leaks):
 
 
 def test_a_notebooks_folder_is_found_without_a_script(project):
-    code = "import sys; from gridflow._spec import modules; print(program.script_folder())"
+    code = "import sys; from gridflow._spec import program; print(program.script_folder())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True
     )

@@ -42,7 +42,7 @@ def switches():
     """Return a function that lets this process measure, or not; also what it traces then."""
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-    from gridflow._keras.spent import Spent
+    from gridflow._keras.due import Spent
 
     names = ("__next__", "get_next", "get_next_as_optional")
     wrapped = [vars(getattr(OwnedIterator, name))["_gridflow_wrappers"] for name in names]

@@ -15,7 +15,7 @@ from gridflow._coordinator.phases import Phase
 from gridflow._coordinator.pushing import Pushing, is_of_a_feeder
 from gridflow._feed.push import STREAM
 from gridflow._result import Result
-from gridflow._spec import gpus
+from gridflow._spec import profiles
 from gridflow._spec.cluster import Task
 from gridflow._spec.option_checks import choose
 from gridflow.errors import ClientUnreachable, InvalidArgument, JobCancelled
@@ -259,7 +259,7 @@ class JobHandle(Pushing):
             `steps` isn't such a pair, the job has ended, its tasks can't be asked, or they train on
             torch or with servers.
         """
-        first, last = gpus.check(steps)
+        first, last = profiles.check(steps)
         if self._ended.is_set():
             raise InvalidArgument(f"the job has ended: {self.state}. Ask while it trains.")
         return self._run.profile(first, last)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from gridflow import InvalidArgument, NotEnoughSlots, RunTimeout, TrainingFailed
-from gridflow.compat.tfos import TFCluster, TFNode, _alias, _starting
+from gridflow.compat.tfos import TFCluster, TFNode, _alias, _launcher
 from suite.waiting import wait_for
 
 # PySpark leaves sockets of its RDDs to the garbage collector.
@@ -211,6 +211,6 @@ def test_what_cant_be_is_refused_at_the_call(spark, monkeypatch):
         run(2, master_node="worker")
     with pytest.raises(NotEnoughSlots):
         run(3)
-    monkeypatch.setattr(_starting, "is_dynamic", lambda _: True)
+    monkeypatch.setattr(_launcher, "is_dynamic", lambda _: True)
     with pytest.raises(InvalidArgument, match="dynamicAllocation"):
         run(2, input_mode=TFCluster.InputMode.SPARK)

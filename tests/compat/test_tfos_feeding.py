@@ -19,7 +19,7 @@ from tfos_nodes import Node
 from gridflow import GridflowError, RunTimeout, TaskLost
 from gridflow._feed.push.exactly_once import PartitionAttempt
 from gridflow._wire.identity import make_identities
-from gridflow.compat.tfos import _node, _rows, reservation
+from gridflow.compat.tfos import _node, _queues, reservation
 from gridflow.compat.tfos._feeding import Feeder
 from suite.waiting import patience, wait_for
 
@@ -52,7 +52,7 @@ def feeder(info, number=0, partition=0, stage=3, timeout=None):
 
 def train(info, rows, *attempt, **options):
     """Be a try to feed a partition."""
-    return feeder(info, *attempt, **options).train(_rows.batches(rows))
+    return feeder(info, *attempt, **options).train(_queues.batches(rows))
 
 
 class Torn(Exception):
@@ -282,7 +282,7 @@ def test_feeding_ends_early_fails_or_times_out_in_words(there, no_leaks):
     for node in there.nodes:
         node.queues.set("state", "terminating")
     unwanted = feeder(there.info, 1)
-    unwanted.train(_rows.batches([1, 2, 3]))
+    unwanted.train(_queues.batches([1, 2, 3]))
     assert unwanted.unwanted
     with pytest.raises(GridflowError, match=r"no more rows"):
         list(feeder(there.info).infer([1]))
@@ -352,11 +352,11 @@ def test_a_feeder_that_is_killed_leaves_its_rows(there, no_leaks):
     code = (
         "import pickle, sys\n"
         "from gridflow._feed.push.exactly_once import PartitionAttempt\n"
-        "from gridflow.compat.tfos import _rows\n"
+        "from gridflow.compat.tfos import _queues\n"
         "from gridflow.compat.tfos._feeding import Feeder\n"
         "info = pickle.load(sys.stdin.buffer)\n"
         "rows = ((n, 'x' * 9000) for n in range(1000))\n"
-        "Feeder(info, 20, 'input', PartitionAttempt(0, 0, 0)).train(_rows.batches(rows))"
+        "Feeder(info, 20, 'input', PartitionAttempt(0, 0, 0)).train(_queues.batches(rows))"
     )
     task = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     try:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from gridflow._launch.spark import session
-from gridflow.compat.tfos import TFCluster, _rows
+from gridflow.compat.tfos import TFCluster, _queues
 
 # Spark leaves the sockets of collected rows to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -56,7 +56,7 @@ def keeper(folder):
 def kept(folder):
     """Return the rows, read three at a time."""
     batches = itertools.chain(*(pickle.loads(p.read_bytes()) for p in sorted(folder.iterdir())))
-    parts = [_rows.rows_of(b.slice(at, 3)) for b in batches for at in range(0, b.num_rows, 3)]
+    parts = [_queues.rows_of(b.slice(at, 3)) for b in batches for at in range(0, b.num_rows, 3)]
     return list(itertools.chain(*parts))
 
 
@@ -68,8 +68,8 @@ def frame(spark):
 
 def test_rows_are_those_that_spark_makes(frame, tmp_path):
     rdd = frame.rdd
-    assert _rows.of_frame(rdd) == _rows.RddRows(frame, None)
-    _rows.feed(_rows.of_frame(rdd), keeper(tmp_path))
+    assert _queues.of_frame(rdd) == _queues.RddRows(frame, None)
+    _queues.feed(_queues.of_frame(rdd), keeper(tmp_path))
     assert same(kept(tmp_path)) == same(rdd.collect())
 
 
@@ -80,12 +80,12 @@ def test_functions_get_the_rows_that_spark_makes(spark, frame, tmp_path):
         return (repr((partition, factor.value, row, type(row.d))) for row in rows)
 
     rdd = frame.rdd.filter(lambda row: row.id != 9).mapPartitionsWithIndex(numbered)
-    _rows.feed(_rows.of_frame(rdd), keeper(tmp_path))
+    _queues.feed(_queues.of_frame(rdd), keeper(tmp_path))
     assert kept(tmp_path) == rdd.collect()
 
 
 def test_other_rows_come_as_spark_makes_them(spark, frame):
-    assert _rows.of_frame(frame.rdd.map(tuple)).frame is frame
+    assert _queues.of_frame(frame.rdd.map(tuple)).frame is frame
     others = [
         frame.rdd.union(frame.rdd),
         frame.rdd.repartition(2),
@@ -98,17 +98,17 @@ def test_other_rows_come_as_spark_makes_them(spark, frame):
         ),
         spark.range(3).selectExpr("id x", "id x").rdd,
     ]
-    assert [_rows.of_frame(each) for each in others] == [None] * len(others)
+    assert [_queues.of_frame(each) for each in others] == [None] * len(others)
 
 
 def test_what_was_kept_is_what_is_read(frame):
     kept = frame.rdd.map(tuple).persist()
-    assert _rows.of_frame(kept) is None
-    assert _rows.of_frame(kept.map(list)) is None
+    assert _queues.of_frame(kept) is None
+    assert _queues.of_frame(kept.map(list)) is None
     kept.unpersist()
-    assert _rows.of_frame(frame.rdd.map(tuple)) is not None
+    assert _queues.of_frame(frame.rdd.map(tuple)) is not None
     root = frame.rdd.persist()
-    assert _rows.of_frame(root.map(tuple)) is None
+    assert _queues.of_frame(root.map(tuple)) is None
     root.unpersist()
 
 
@@ -119,13 +119,13 @@ def test_batches_are_of_bounded_size():
     batches = pa.Table.from_pylist([{"c0": r["n"], "c1": r["x"]} for r in rows], kinds).to_batches(
         max_chunksize=300
     )
-    columns = list(_rows.pieces(batches, ["n", "x"]))
-    objects = list(_rows.batches([(r["n"], r["x"]) for r in rows]))
+    columns = list(_queues.pieces(batches, ["n", "x"]))
+    objects = list(_queues.batches([(r["n"], r["x"]) for r in rows]))
     for found in (columns, objects):
-        assert max(batch.nbytes for batch in found) < 3 * _rows.BATCH_BYTES
+        assert max(batch.nbytes for batch in found) < 3 * _queues.BATCH_BYTES
         assert len(found) > 5
-    assert [row.asDict() for b in columns for row in _rows.rows_of(b)] == rows
-    assert [row for b in objects for row in _rows.rows_of(b)] == [(r["n"], r["x"]) for r in rows]
+    assert [row.asDict() for b in columns for row in _queues.rows_of(b)] == rows
+    assert [row for b in objects for row in _queues.rows_of(b)] == [(r["n"], r["x"]) for r in rows]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_batches_are_of_bounded_size():
     ids=lambda row: type(row).__name__,
 )
 def test_rows_stay_what_they_are(row):
-    (batch,) = _rows.batches([row])
-    (found,) = _rows.rows_of(batch)
+    (batch,) = _queues.batches([row])
+    (found,) = _queues.rows_of(batch)
     assert type(found) is type(row)
     assert found(1) == 2 if callable(row) else found == row
 

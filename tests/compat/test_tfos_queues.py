@@ -19,7 +19,7 @@ from gridflow import (
 )
 from gridflow._wire.commands import EndRows
 from gridflow._wire.identity import make_identities
-from gridflow.compat.tfos import TFManager, TFNode, _queues, _rows, marker
+from gridflow.compat.tfos import TFManager, TFNode, _queues, marker
 from gridflow.compat.tfos._queues import NodeQueues
 from suite.waiting import patience, wait_for
 
@@ -64,8 +64,8 @@ def test_rows_become_objects_as_they_are_wanted_and_never_twice(node, monkeypatc
         sizes.append(batch.num_rows)
         return make(batch)
 
-    make = _rows.rows_of
-    monkeypatch.setattr(_rows, "rows_of", rows_of)
+    make = _queues.rows_of
+    monkeypatch.setattr(_queues, "rows_of", rows_of)
     monkeypatch.setattr(_queues, "_RUN_BYTES", 40)
     send(node, pa.table({"n": range(30)}))  # 8 bytes each
     feed = TFNode.DataFeed(node.queues)

@@ -190,7 +190,7 @@ def test_observers_of_other_packages_go_by_their_names(monkeypatch):
         def load(self):
             return Remembers
 
-    monkeypatch.setattr("gridflow._spec.program.entry_points", lambda group: [Brought()])
+    monkeypatch.setattr("gridflow._spec.brought.entry_points", lambda group: [Brought()])
     job = TensorflowDistributor(launcher=LocalLauncher(), observers=["brought"])
     assert [type(each) for each in job._observers] == [Remembers]
     with pytest.raises(InvalidArgument, match="Did you mean 'brought'"):

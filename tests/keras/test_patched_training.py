@@ -22,7 +22,7 @@ def exchanging_by_itself(ctx):
 
     import keras
     from gridflow._keras.patches import private_parts, registry
-    from gridflow._keras.patches.bugs import torch_groups
+    from gridflow._keras.patches.bugs import torch as torch_groups
 
     trainer, base = private_parts.trainer(), private_parts.base_trainer()
     applied = {fix.name for fix in registry.apply()}

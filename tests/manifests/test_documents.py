@@ -41,9 +41,9 @@ from gridflow.deploy import (
     render,
     validate,
 )
+from gridflow.deploy.asking import TEMPLATE
 from gridflow.deploy.capabilities import FEATURES, uses
 from gridflow.deploy.description.plain_secrets import in_words, is_secret
-from gridflow.deploy.description.template import TEMPLATE
 from gridflow.deploy.description.tree import parse, plain_value
 from gridflow.deploy.emit import to_yaml
 

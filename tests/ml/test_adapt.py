@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gridflow import errors, predict_udf
 from gridflow.ml import adapt
-from gridflow.ml.quantiles import Sketch, boundaries
+from gridflow.ml.statistics import Sketch, boundaries
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
 pytestmark = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from gridflow import SparkLauncher, TensorflowDistributor
-from gridflow._features.streams.driver import StreamControl
+from gridflow._features.streams.control import StreamControl
 
 
 def train(ctx):

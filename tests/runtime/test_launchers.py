@@ -46,7 +46,7 @@ class Brought:
 
 def test_launchers_of_other_packages_go_by_their_names(monkeypatch):
     there = importlib.metadata.EntryPoint("slurm", f"{__name__}:Brought", base.GROUP)
-    monkeypatch.setattr("gridflow._spec.program.entry_points", lambda group: [there])
+    monkeypatch.setattr("gridflow._spec.brought.entry_points", lambda group: [there])
     with pytest.raises(errors.NotEnoughSlots, match="it has none"):
         TensorflowDistributor(launcher="slurm").run(print)
     assert isinstance(base.launcher_of("local"), LocalLauncher)

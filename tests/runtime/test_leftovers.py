@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor, TrainingFailed
-from gridflow._training.leftovers import describe
+from gridflow._training.process import describe
 
 QUIET = {"launcher": LocalLauncher(), "logs": "none", "progress": False}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridflow import InvalidArgument, LocalLauncher, TensorflowDistributor
-from gridflow._spec import gpus
+from gridflow._spec import profiles
 from suite.waiting import patience, wait_for
 
 
@@ -63,4 +63,4 @@ def test_steps_of_all_ranks_are_profiled_while_they_train(backend, tmp_path, no_
 )
 def test_what_are_no_steps_is_refused(steps, message):
     with pytest.raises(InvalidArgument, match=message):
-        gpus.check(steps)
+        profiles.check(steps)

@@ -6,10 +6,9 @@ import shutil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gridflow._keras.agreement import Agreement
-from gridflow._keras.due import Due
-from gridflow._keras.profiling import Profiler
+from gridflow._keras.due import Due, Spent
 from gridflow._keras.resume.writer import Writer
-from gridflow._keras.spent import Spent
+from gridflow._keras.runtime import Profiler
 from gridflow._spec import backends
 from gridflow._spec.option_groups import TrainingOptions
 

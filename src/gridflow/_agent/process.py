@@ -1,7 +1,4 @@
-"""The training process, seen from the agent: start, output, state, end.
-
-One training process of a task, from its start to its end.
-"""
+"""The training process, seen from the agent: start, output, state, end, and what it reports."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Sends reports to the coordinator: in order, each exactly once.
+"""Sends reports to the coordinator: in order, each exactly once; and the heartbeat.
 
-The agent's heartbeat, in a thread of its own.
-
-While the supervisor is busy (with downloading a checkpoint, lending rows, or ending a stubborn
-process), reports still go out and commands come in.
+The heartbeat has a thread of its own: while the supervisor is busy (with fetching a checkpoint,
+lending rows, or ending a stubborn process), reports still go out and commands come in.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Bottleneck:
 def find(spent: Mapping[str, Seconds]) -> Bottleneck | None:
     """Return what holds a training back; None if it is too early to say.
 
-    `spent`: See `gridflow._keras.spent.Spent.report`.
+    `spent`: See `gridflow._keras.due.Spent.report`.
     """
     known = {
         task: each

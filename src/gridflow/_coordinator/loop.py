@@ -26,9 +26,9 @@ from gridflow._coordinator.record import AWAY, Ending, Outcome
 from gridflow._coordinator.rpc_handler import RpcHandler
 from gridflow._coordinator.stimuli import RecordedMachine
 from gridflow._features.checkpoints.remote import store_of
-from gridflow._features.streams.driver import StreamControl
+from gridflow._features.streams.control import StreamControl
 from gridflow._files.local import write_whole, writing_to
-from gridflow._spec import backends, gpus, strategies
+from gridflow._spec import backends, profiles, strategies
 from gridflow._spec.cluster import TRAINING_ROLES
 from gridflow._spec.option_groups import DataServiceUse
 from gridflow._wire import commands
@@ -337,7 +337,7 @@ class JobRun:
                 "in the function."
             )
         self._desk.send(commands.Inspect(self._machine.generation, (first, last)))
-        return self.job.job_dir / "tensorboard" / gpus.folder_of(first, last)
+        return self.job.job_dir / "tensorboard" / profiles.folder_of(first, last)
 
     @property
     def log_paths(self) -> dict[Task, Path]:

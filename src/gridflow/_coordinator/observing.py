@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator.outlet import Outlet
-from gridflow._spec.program import load
+from gridflow._spec.brought import load
 from gridflow._wire.headers import LOAD_SECONDS
 from gridflow.errors import InvalidArgument
 

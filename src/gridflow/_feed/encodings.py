@@ -2,7 +2,7 @@
 
 Structs need no encoding: their fields are columns, named by path. Runs in the agent, on batches.
 
-Functions for ``map=`` that decode columns of bytes: images, and numpy arrays.
+Also here: functions for ``map=`` that decode columns of bytes, images and numpy arrays.
 """
 
 from __future__ import annotations

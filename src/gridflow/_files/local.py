@@ -1,11 +1,10 @@
-"""Local files that other users can't tamper with, and that are written atomically.
+"""Local files that other users can't tamper with, and that are written atomically or not at all.
 
 In a shared temporary folder, anyone can create a file or folder under any name before gridflow
 does. An existing one is used only if this user owns it and no one else can write to it.
 
-What a disk refuses, in words: which folder on which host, and why.
-
-Replaces user files: the new one is written beside the old one, and renamed.
+`refusal` says what a disk refuses: which folder on which host, and why. `replacing` is for users'
+files: the new one is written beside the old one, and renamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Whether the driver should expect steps from this process, for its deadlines."""
+"""When steps are due from this process, for the driver's deadlines, and where their time goes.
+
+A step begins when its callbacks have been told so, and ends when they are. What other parts count
+by themselves (waiting for other ranks, making batches) is read from them. The first step of each
+fit isn't counted: it traces and compiles.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from gridflow._wire.reports import StepsDue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
 
 #: The driver asks before it gives up on a process, so reports may be rare.
 _LONGEST_SILENCE: Final = 5.0
@@ -95,3 +101,130 @@ class Due:
             self._due, self._together = due, together
             self._last = self._told = time.monotonic()
             self._send(StepsDue(due, together))
+
+
+_clock: Final = time.perf_counter
+_KINDS: Final = ("between", "callbacks", "batch_callbacks", "checkpoints", "validation")
+#: These are part of each step.
+_OF_BATCHES: Final = ("on_train_batch_begin", "on_train_batch_end")
+
+
+class Spent:
+    """Seconds by what they were spent on, over all fits of this process.
+
+    `counters` (mapping of str to callable): What others count: functions that return seconds so
+        far.
+    `steps`: How many have begun.
+    `rows_a_step`: 0 if unknown.
+    `fetching`: Returns the seconds in which steps fetched their batches, where they do so
+        themselves.
+    """
+
+    def __init__(self, counters: Mapping[str, Callable[[], float]]) -> None:
+        self._counters = dict(counters)
+        self.steps = self.rows_a_step = 0
+        self.fetching: Callable[[], float] = float
+        self._own = dict.fromkeys(_KINDS, 0.0)
+        self._arriving = self._fetched_elsewhere = 0.0
+        self._kept: dict[str, float] = {}
+        self._from: dict[str, float] | None = None
+        self._idle_since: float | None = None
+        #: When a validation began, and what was fetched by then.
+        self._validating: tuple[float, float] | None = None
+
+    def report(self) -> dict[str, float]:
+        """Return the seconds by kind; empty before the second step.
+
+        ``total``; of these ``rows`` (waiting for a batch), ``ranks`` (for other ranks),
+        ``callbacks`` (of which ``batch_callbacks`` are part of each step), ``checkpoints`` and
+        ``validation``. Beside them ``source`` (reading rows and making batches, perhaps while steps
+        are made), ``arriving`` (waiting for all rows before the first step), the number of
+        ``steps`` and the ``rows_a_step``.
+        """
+        found = self._so_far()
+        if not found.get("steps"):
+            return {}
+        found |= {"arriving": self._arriving, "rows_a_step": float(self.rows_a_step)}
+        between = found.pop("between")
+        found["rows"] = between + found.pop("fetching")
+        found["source"] += between
+        return found
+
+    @contextlib.contextmanager
+    def during(self, event: str) -> Iterator[None]:
+        """Measure a block in which callbacks of the outermost fit are told of an event."""
+        if event == "on_train_batch_begin" and self._idle_since is not None:
+            self._own["between"] += _clock() - self._idle_since
+            self._idle_since = None
+        if event == "on_train_begin":
+            self._from = None  # of a fit that has failed
+        before = self._elsewhere()
+        began = _clock()
+        yield
+        now = _clock()
+        took = now - began - (self._elsewhere() - before)
+        self._own["callbacks"] += took
+        if event in _OF_BATCHES:
+            self._own["batch_callbacks"] += took
+        match event:
+            case "on_train_batch_begin":
+                self.steps += 1
+                return
+            case "on_train_batch_end" if self._from is None:
+                self._from = self._count()
+            case "on_train_end":
+                self._kept, self._from = self._so_far(), None
+        self._idle_since = None if self._from is None else now
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Measure a block that makes a checkpoint."""
+        began = _clock() - self._waited()
+        try:
+            yield
+        finally:
+            self._own["checkpoints"] += _clock() - self._waited() - began
+
+    @contextlib.contextmanager
+    def awaiting_rows(self) -> Iterator[None]:
+        """Measure a block that waits for rows to arrive, before training."""
+        began = _clock()
+        yield
+        self._arriving += _clock() - began
+
+    def validation(self, *, begins: bool) -> None:
+        """Note that a validation begins or has ended."""
+        now = _clock() - self._waited()
+        if begins:
+            self._validating = now, self.fetching()
+        elif self._validating is not None:
+            (began, fetched), self._validating = self._validating, None
+            self._own["validation"] += now - began
+            self._fetched_elsewhere += self.fetching() - fetched
+
+    def _waited(self) -> float:
+        return self._counters["ranks"]()
+
+    def _elsewhere(self) -> float:
+        """Return what isn't the callbacks' own time."""
+        return self._waited() + self._own["checkpoints"]
+
+    def _count(self) -> dict[str, float]:
+        found = {name: read() for name, read in self._counters.items()}
+        return (
+            found
+            | self._own
+            | {
+                "total": _clock(),
+                "steps": float(self.steps),
+                "fetching": self.fetching() - self._fetched_elsewhere,
+            }
+        )
+
+    def _so_far(self) -> dict[str, float]:
+        if self._from is None:
+            return dict(self._kept)
+        return {
+            name: self._kept.get(name, 0.0) + now - self._from.get(name, 0.0)
+            for name, now in self._count().items()
+        }

@@ -1,6 +1,4 @@
-"""The interface of launchers, the only part that differs between targets.
-
-Launchers by name: gridflow's own, and those of other packages.
+"""The interface of launchers, and launchers by name: gridflow's own, and other packages'.
 
 A package adds one with an entry point of the group ``gridflow.launchers``. Its class implements
 `gridflow._launch.base.Launcher` and passes `gridflow.testing.launchers.LauncherSuite`.
@@ -12,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gridflow._spec.program import load
+from gridflow._spec.brought import load
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:

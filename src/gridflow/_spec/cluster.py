@@ -1,13 +1,10 @@
-"""Tasks and the cluster spec: which tasks there are, and their addresses. Pure data.
+"""Roles, tasks and the cluster spec: which tasks there are, and their addresses. Pure data.
 
-The table of roles and the properties of their tasks. Pure.
-
-A new role is an entry of this table; if a strategy uses it in a special way, an entry in
+A new role is an entry of the table of roles; if a strategy uses it in a special way, an entry in
 `gridflow._spec.strategies` says so.
 
-Reads and writes ``TF_CONFIG`` and the flags of classic programs.
-
-Both tell a process the cluster's addresses and which task it is. The first is TensorFlow's own
+``TF_CONFIG`` and the flags of classic programs tell a process the cluster's addresses and which
+task it is. The first is TensorFlow's own
 (https://www.tensorflow.org/guide/distributed_training#TF_CONFIG), the flags are those of its
 classic guides: ``--job_name``, ``--task_index``, ``--ps_hosts``, ``--worker_hosts``.
 """

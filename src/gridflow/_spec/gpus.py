@@ -1,7 +1,4 @@
-"""How many GPUs a task needs, whole or in parts, and how much of their memory. Pure.
-
-Which steps are profiled, and where profiles lie among event files, for TensorBoard to find.
-"""
+"""How many GPUs a task needs, whole or in parts, and how much of their memory. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._spec.cluster import TRAINING_ROLES
-from gridflow._spec.option_checks import boolean, size_in_bytes, whole_number
+from gridflow._spec.option_checks import boolean, size_in_bytes
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -142,30 +139,3 @@ def group(
         most = max(found, key=lambda need: need.amount or 0)
         return [(tuple(sorted(p for each in found.values() for p in each)), most)]
     return [(tuple(each), need) for need, each in found.items()]
-
-
-#: A profile of more steps than this takes gigabytes.
-MOST_STEPS: Final = 1_000
-
-
-def folder_of(first: int, last: int) -> str:
-    """Return the folder below that of the event files."""
-    return f"plugins/profile/steps-{first}-{last}"
-
-
-def check(steps: Any) -> tuple[int, int]:
-    """Return the first and the last step to profile.
-
-    Raises `InvalidArgument`: It isn't a pair of them, or there are too many.
-    """
-    if not isinstance(steps, tuple | list) or len(steps) != 2:  # noqa: PLR2004
-        raise InvalidArgument(
-            f"steps must be the first and the last step, such as (100, 110); got {steps!r}."
-        )
-    first = whole_number("the first step", steps[0], 1)
-    last = whole_number("the last step", steps[1], first)
-    if last - first >= MOST_STEPS:
-        raise InvalidArgument(
-            f"steps must be at most {MOST_STEPS:,}, as each adds megabytes; got {steps!r}."
-        )
-    return first, last

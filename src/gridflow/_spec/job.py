@@ -1,9 +1,9 @@
-"""One job's settings: created once in the driver, and sent whole to all who need them.
+"""One job's settings, and the tasks and parts that follow from them. Pure.
+
+The settings are created once in the driver, and sent whole to all who need them.
 
 A new option is a field of its group in `gridflow._spec.option_groups`, and a line where it is used:
 groups arrive whole in agents and training processes.
-
-The roles of a job, and what each task does under a strategy. Pure.
 """
 
 from __future__ import annotations

@@ -5,12 +5,8 @@ here and a line where it is used. `TrainingOptions` and `HostOptions` hold what 
 takes as keywords. More groups are in `gridflow._spec.network`, `gridflow._spec.gpus` and
 `gridflow._coordinator.policies`.
 
-TensorFlow's data service: its place, how data are dealt out by it, and what was read. Pure.
-
-How large variables are spread over the parameter servers. Pure.
-
-The names and meanings are those of ``tf.distribute.experimental.partitioners``, which can't be used
-where the job is described: the driver needs no TensorFlow.
+Partitioners have the names and meanings of ``tf.distribute.experimental.partitioners``, which can't
+be used where the job is described: the driver needs no TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """What the tasks run: a function with its arguments, a script, a command. Checked on the driver.
 
-Launchers, observers and targets by name: gridflow's own, and those of other packages.
-
-A package adds one with an entry point that names its class.
-
-The modules beside the user's script, which are shipped so that tasks can import them.
-
-A script can import modules from its folder, and so can the training function on the same machine,
-but not on an executor. So the driver packs that folder's modules and packages, the agent unpacks
-them, and the training process finds them before anything that is installed.
+The modules beside the user's script are shipped, so that tasks can import them: a script can import
+modules from its folder, and so can the training function on the same machine, but not on an
+executor. So the driver packs that folder's modules and packages, the agent unpacks them, and the
+training process finds them before anything that is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +21,6 @@ import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -34,7 +28,7 @@ import cloudpickle
 
 from gridflow._spec import strategies
 from gridflow._spec.command import CommandProgram, make_command, with_commands_of
-from gridflow.errors import GridflowError, InvalidArgument, UnpicklableFunction, did_you_mean
+from gridflow.errors import InvalidArgument, UnpicklableFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -394,35 +388,3 @@ def _picklable(value: object) -> bool:
     except Exception:  # noqa: BLE001 (any reason will do)
         return False
     return True
-
-
-def brought(group: str, ours: Sequence[EntryPoint] = ()) -> dict[str, EntryPoint]:
-    """Return all of a group by name, gridflow's own first; no package replaces one of those."""
-    own = {each.name: each for each in ours}
-    theirs = {each.name: each for each in entry_points(group=group)}
-    return own | {name: theirs[name] for name in sorted(theirs.keys() - own.keys())}
-
-
-def load(kind: str, name: str, group: str, ours: Sequence[EntryPoint] = ()) -> Any:
-    """Return what a name stands for, as a rule a class.
-
-    `kind`: What messages call it, such as ``launcher``.
-    Raises `InvalidArgument`: The name is unknown, or the other package doesn't work.
-    """
-    # Whoever names one of ours needn't wait until all packages have been looked through.
-    known = {each.name: each for each in ours}
-    known = known if name in known else brought(group, ours)
-    if name not in known:
-        there = ", ".join(sorted(known)) or "no package brings any"
-        raise InvalidArgument(
-            f"unknown {kind} {name!r}; supported: {there}.{did_you_mean(name, known)}"
-        )
-    try:
-        return known[name].load()
-    except GridflowError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidArgument(
-            f"the {kind} {name!r} ({known[name].value}) can't be used: {why}"
-        ) from error

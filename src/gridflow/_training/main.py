@@ -28,8 +28,9 @@ from gridflow._spec.cluster import DISPATCHER, Task, facts_of
 from gridflow._spec.network import past_proxies
 from gridflow._spec.option_groups import DATA_SERVICE
 from gridflow._spec.printable import shortened
-from gridflow._training import leftovers, output, tensorflow_server
+from gridflow._training import output, process
 from gridflow._training.inbox import Inbox
+from gridflow._training.modes import classic
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow._wire.child import Hello, Leave, Raised, Returned, Setup
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, hint_for
@@ -89,7 +90,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
 
         return data_server.serve(setup, channel, inbox)
     if not setup.runs_function:
-        return tensorflow_server.serve(setup, channel, inbox)
+        return classic.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
     from gridflow._keras import results
     from gridflow._keras.patches import registry
@@ -106,7 +107,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     refuse()
     loaded = _load(Path(setup.function))
     if setup.spec.training.programs.classic_flags:
-        loaded = tensorflow_server.with_flags(loaded, ctx.cluster_spec, ctx.task)
+        loaded = classic.with_flags(loaded, ctx.cluster_spec, ctx.task)
     try:
         value = _run(loaded, ctx)
     except BaseException:
@@ -214,7 +215,7 @@ def _say_what_goes(folder: Path) -> None:
     """Print the user's files that are deleted with the task."""
     with contextlib.suppress(OSError):  # the function may have deleted its folder itself
         script = getattr(sys.modules["__main__"], "__file__", None)
-        words = leftovers.describe(folder.resolve(), script)
+        words = process.describe(folder.resolve(), script)
         output.write("stdout", f"{words}\n" if words else "")
 
 

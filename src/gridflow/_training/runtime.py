@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._keras.due import Due
 from gridflow._keras.resume.writer import Writer
-from gridflow._training import leftovers, modes
+from gridflow._training import modes, process
 from gridflow._training.process import TaskProcess
 from gridflow._wire import child, commands, reports
 
@@ -68,7 +68,7 @@ class TaskRuntime(TaskProcess):
     @property
     def work_dir(self) -> Path:
         """The folder for gridflow's own files, separate from the user's."""
-        own = self.folder / leftovers.OWN_FOLDER
+        own = self.folder / process.OWN_FOLDER
         own.mkdir(exist_ok=True)
         return own
 

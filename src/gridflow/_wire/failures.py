@@ -1,9 +1,8 @@
 """Failures of tasks, and the attempts of a job. Pure data.
 
-Hints about the causes of failures, from an exception or the last log lines. Pure.
-
-Also tells consequences from causes: when one task dies, its peers' collective operations fail with
-connection errors, which don't say why.
+Hints about the causes come from an exception or the last log lines. They also tell consequences
+from causes: when one task dies, its peers' collective operations fail with connection errors, which
+don't say why.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class Progress(OfTraining):
     `phase`: ``train``, ``test``, ``predict`` or ``idle``.
     `rows`: Rows since the last report.
     `fit`: Which call of ``fit``, from 0.
-    `spent`: Seconds of the fits so far, by what they were spent on; see `gridflow._keras.spent`.
+    `spent`: Seconds of the fits so far, by what they were spent on; see `gridflow._keras.due`.
     """
 
     kind: ClassVar[str] = "progress"

@@ -30,7 +30,7 @@ def _num_param_servers(spark: Any = None) -> int:
 
 def _default_fs() -> str:
     """Return Spark's default file system, without a trailing slash."""
-    from gridflow.compat.tfos._starting import default_fs
+    from gridflow.compat.tfos._launcher import default_fs
 
     return default_fs(session_of().sparkContext)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._feed.ingest.base import quoted
 from gridflow.errors import DataError, SchemaError
-from gridflow.ml import quantiles, tokens
+from gridflow.ml import statistics, tokens
 from gridflow.ml.statistics import (
     Extremes,
     FoundMoments,
@@ -191,7 +191,7 @@ def _found(parts: DataFrame, limits: Mapping[Want, int | None]) -> dict[Want, An
         elif isinstance(want, Moments):
             found[want] = _moments(states, titles[place])
         elif isinstance(want, Quantiles):
-            found[want] = quantiles.boundaries(states, want.bins)
+            found[want] = statistics.boundaries(states, want.bins)
         else:
             found[want] = tokens.extremes(states)
     return found

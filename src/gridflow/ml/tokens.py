@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from gridflow._feed.column import null_rows
 from gridflow._feed.types import is_list
 from gridflow.ml.columns import Slot, to_input
-from gridflow.ml.quantiles import Sketch
-from gridflow.ml.statistics import Moments, Quantiles, Vocabulary, columns_of
+from gridflow.ml.statistics import Moments, Quantiles, Sketch, Vocabulary, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
 """Finds or starts a host's fork server, and requests processes: for agents, and for the driver.
 
-Which training processes may share a fork server.
-
-Two processes that differ in anything that a library could see at import may not. Only what is known
+Two training processes that differ in anything that a library could see at import may not share a
+server. Only what is known
 to be read later, or never, is left out.
 """
 

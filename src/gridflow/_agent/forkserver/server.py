@@ -4,8 +4,7 @@ It has one thread and one loop. It imports what a request needs, and forks: trai
 the agents of a driver's machine. It runs nothing of any job. It ends with its owner (the executor's
 Python daemon, or the driver), when it has been idle for long enough, or when it is told to retire.
 
-Checks whether a process that has imported TensorFlow may still be forked.
-
+`is_safe` and its like check whether a process that has imported TensorFlow may still be forked.
 After a fork, only the thread that forked goes on. Locks of other threads, and a device driver's
 state, are broken in the new process. So nothing may be initialised before: these checks look at the
 libraries' own state if they have one, and otherwise at the kernel's view of the process (threads,

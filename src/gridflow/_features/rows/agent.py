@@ -1,12 +1,13 @@
-"""Rows for a rank that got none: lent by the rank that has most, as repeated rows.
+"""What an agent does with rows beside the training process.
 
-A rank without rows can make no step, and with it nobody can. It happens with empty partitions, and
+`RowBorrowing`: rows for a rank that got none, lent by the rank that has most, as repeated rows. A
+rank without rows can make no step, and with it nobody can. It happens with empty partitions, and
 where there are fewer rows than ranks.
 
-How many rows the rank has while more arrive, for a function that already trains on them.
+`StepGrants`: how many rows the rank has while more arrive, for a function that already trains on
+them.
 
-Slows down reading rows while training starts, if the two compete for processors.
-
+`Backpressure` slows down reading rows while training starts, if the two compete for processors.
 Reading rows needs processor time, and so does starting a training process. With too few processors,
 a start while rows arrive at full speed takes longer the more rows there are, though it needs only
 the first of them. So while tasks of this host wait for a processor, reading pauses now and then,

@@ -29,7 +29,7 @@ From keras 3.15 (``backend/tensorflow/trainer.py``, ``trainers/epoch_iterator.py
 * tf_keras accepts a distributed dataset only with ``steps_per_epoch``, and then uses one iterator
   for all epochs: use ``endless=True`` there, and set the counter once, before ``fit``.
 
-Tensors of the arrays that `assemble` yields, ragged ones among them.
+`tensors` makes tensors of the arrays that `assemble` yields, ragged ones among them.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
     RankRows    agent    the rows of one rank, as (dataset, record batch or file), once and in order
 
 Neither knows how many rows a rank gets: the spool's writer counts them.
-
-Column names in Spark's syntax.
 """
 
 from __future__ import annotations

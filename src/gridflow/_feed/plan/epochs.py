@@ -3,9 +3,8 @@
 A rank's rows are in chunks. The plan orders blocks of consecutive rows, goes through them (starting
 over if rows must be repeated), and cuts the sequence into windows of whole batches. With shuffling,
 the order of blocks and the rows inside each window are permuted. Every window has its own random
-generator, so any batch can be found without the ones before it.
-
-The start of the next iteration of a dataset.
+generator, so any batch can be found without the ones before it. `EpochCounter` says where the next
+iteration of a dataset starts.
 """
 
 from __future__ import annotations

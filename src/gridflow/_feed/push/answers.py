@@ -1,7 +1,4 @@
-"""A function's answers to rows, as Arrow columns.
-
-Sends the rows of a partition to one agent and returns its answers.
-"""
+"""A function's answers to rows, as Arrow columns; and who asks: a partition's rows to one agent."""
 
 from __future__ import annotations
 

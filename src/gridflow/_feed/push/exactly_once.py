@@ -1,8 +1,7 @@
 """Tracks who may send the rows of a partition, and which have arrived.
 
 A Spark task may be retried, or have a speculative copy. Receivers of rows use this bookkeeping.
-
-Positions of rows that have and haven't arrived. Pure.
+Which rows have arrived is a list of ranges. Pure.
 """
 
 from __future__ import annotations

@@ -15,7 +15,15 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from gridflow.compat.tfos import TFSparkNode, _alias, _node, _rows, _setting, _starting, reservation
+from gridflow.compat.tfos import (
+    TFSparkNode,
+    _alias,
+    _launcher,
+    _node,
+    _queues,
+    _setting,
+    reservation,
+)
 from gridflow.compat.tfos._setting import InputMode
 from gridflow.errors import GridflowError, InvalidArgument, RunTimeout
 
@@ -43,7 +51,7 @@ _QUEUES: Final = ("input", "output", "error")
 #: How many bytes of rows may wait for a node on its disk.
 _WAITING: Final = "64MiB"
 
-_rows.remember_frames()
+_queues.remember_frames()
 
 
 class TFCluster:
@@ -113,7 +121,7 @@ class TFCluster:
             TFSparkNode.train, self.cluster_info, self.cluster_meta, feed_timeout, qname
         )
         feed = make()
-        if _starting.is_stream(dataRDD):
+        if _launcher.is_stream(dataRDD):
             dataRDD.foreachRDD(lambda rdd: rdd.foreachPartition(feed))
             return
         if num_epochs == 0:
@@ -123,11 +131,11 @@ class TFCluster:
                 "number of epochs you want.",
                 stacklevel=2,
             )
-        columns = _rows.of_frame(dataRDD)
+        columns = _queues.of_frame(dataRDD)
         if columns is not None:
             send = make(is_columns=True)
             for _ in range(num_epochs):
-                self._while_it_runs(lambda: _rows.feed(columns, send))
+                self._while_it_runs(lambda: _queues.feed(columns, send))
             return
         rows = self.sc.union([dataRDD] * num_epochs) if num_epochs > 1 else dataRDD
         self._while_it_runs(lambda: rows.foreachPartition(feed))
@@ -191,7 +199,7 @@ class TFCluster:
                 if self.handle.done():
                     raise  # the job's own timeout
                 self.handle.cancel()
-                _starting.wait_for_end(self.handle)
+                _launcher.wait_for_end(self.handle)
                 raise RunTimeout(
                     f"the cluster did not end within {timeout:g} seconds (timeout) and was stopped."
                 ) from error
@@ -201,7 +209,7 @@ class TFCluster:
     def cancel(self) -> None:
         """Stop the cluster at once, whatever its program is doing. Not in the original."""
         self.handle.cancel()
-        _starting.wait_for_end(self.handle)
+        _launcher.wait_for_end(self.handle)
         self.server.stop()
 
     def tensorboard_url(self) -> str | None:
@@ -225,7 +233,7 @@ class TFCluster:
     def _while_it_runs(self, feed: Callable[[], None]) -> None:
         """Run a Spark job; if the program fails, cancel the job and raise the program's error."""
         tag = f"gridflow-tfos-{self.cluster_id}-{random.getrandbits(32):x}"
-        error = _starting.run_beside(self.handle, tag, feed)
+        error = _launcher.run_beside(self.handle, tag, feed)
         if error is not None:
             self._raise_failure()
             raise error
@@ -233,7 +241,7 @@ class TFCluster:
     def _raise_failure(self) -> None:
         """Raise the program's error, if it was the reason why feeding failed."""
         if self.server.failure:
-            _starting.wait_for_end(self.handle)
+            _launcher.wait_for_end(self.handle)
         if self.handle.state == "failed":
             _result(self.handle)
 
@@ -319,7 +327,7 @@ def run(
     _setting.check(
         num_executors, num_ps, input_mode, master_node, driver_ps_nodes, eval_node, map_fun
     )
-    if input_mode == InputMode.SPARK and _starting.is_dynamic(sc):
+    if input_mode == InputMode.SPARK and _launcher.is_dynamic(sc):
         raise InvalidArgument(
             "spark.dynamicAllocation.enabled is true: Spark would remove executors on which nodes "
             "of a cluster in InputMode.SPARK still run. Turn it off."
@@ -343,7 +351,7 @@ def run(
         ),
         restarts=Restarts(max_preemptions=0),  # nodes are never restarted
         spool=Spool(limit=_WAITING),
-        env=_starting.keras_environment(),
+        env=_launcher.keras_environment(),
         progress=False,
     )
     bound = sc.getConf().get("spark.driver.bindAddress") or sc.getConf().get("spark.driver.host")
@@ -352,7 +360,7 @@ def run(
         "id": random.getrandbits(62),
         "cluster_template": roles,
         "num_executors": num_executors,
-        "default_fs": _starting.default_fs(sc),
+        "default_fs": _launcher.default_fs(sc),
         "working_dir": os.getcwd(),  # noqa: PTH109 (programs expect a string)
         "server_addr": server.start(),
         "server_key": server.key,
@@ -368,13 +376,13 @@ def run(
     try:
         handle = distributor.start(_node.run, meta, map_fun, tf_args)
         _last.append(handle)
-        info = _starting.await_nodes(server, handle, 2 * reservation_timeout + _SHUTDOWN_SECONDS)
+        info = _launcher.await_nodes(server, handle, 2 * reservation_timeout + _SHUTDOWN_SECONDS)
         info = [{**node, "identity": identities[-1]} for node in info]
     except BaseException as error:
         tf_status["error"] = str(error)
         if handle is not None:
             handle.cancel()
-            _starting.wait_for_end(handle)
+            _launcher.wait_for_end(handle)
         server.stop()
         raise
     cluster = TFCluster(sc, meta, input_mode, queues, server, handle, info)
@@ -385,7 +393,7 @@ def run(
 
 def _watch(handle: JobHandle, server: reservation.Server) -> None:
     """Tell feeders when the cluster has ended, and whether it failed."""
-    _starting.wait_for_end(handle)
+    _launcher.wait_for_end(handle)
     try:
         _result(handle)
     except GridflowError as error:

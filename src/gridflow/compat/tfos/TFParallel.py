@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gridflow.compat.tfos import _alias, _node, _setting, _starting
+from gridflow.compat.tfos import _alias, _launcher, _node, _setting
 from gridflow.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -61,6 +61,6 @@ def run(
             gpus=_setting.num_gpus(tf_args),
             launcher=SparkLauncher(spark),
             deadlines=Deadlines(step=None),
-            env=_starting.keras_environment(),
+            env=_launcher.keras_environment(),
             progress=False,
-        ).run(_node.run_alone, first, num_executors, _starting.default_fs(sc), map_fn, tf_args)
+        ).run(_node.run_alone, first, num_executors, _launcher.default_fs(sc), map_fn, tf_args)

@@ -16,7 +16,7 @@ from gridflow._spec.gpus import VISIBLE
 from gridflow.compat.tfos import (
     TFNode,
     _feeding,
-    _rows,
+    _queues,
     _setting,
     gpu_info,
     reservation,
@@ -289,7 +289,7 @@ def train(
 
     def feed(rows: Iterable[Any]) -> list[bool]:
         feeder = _feeding.Feeder(cluster_info, feed_timeout, qname, _attempt())
-        count = feeder.train(rows if is_columns else _rows.batches(rows))
+        count = feeder.train(rows if is_columns else _queues.batches(rows))
         if feeder.unwanted:
             _log.info("no more rows are needed; %d of this partition were sent", count)
             # The driver may be gone or unreachable; nothing depends on this request.

@@ -21,7 +21,7 @@ from pyarrow import flight
 from gridflow._feed.push.answers import InferenceClient
 from gridflow._feed.push.sender import Destination, PartitionSender
 from gridflow._wire.receiver import REFUSED, UNWANTED
-from gridflow.compat.tfos import _rows, reservation
+from gridflow.compat.tfos import _queues, reservation
 from gridflow.errors import DataError, GridflowError, RunTimeout, TaskLost
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Feeder:
     def infer(self, rows: Iterable[Any]) -> Iterator[Any]:
         """Send rows, and yield a result for each."""
         source = _Source(rows)
-        batches = _rows.batches(source, _ANSWERED_BYTES, is_prompt=False)
+        batches = _queues.batches(source, _ANSWERED_BYTES, is_prompt=False)
         first = next(batches, None)
         if first is None:
             return
@@ -100,9 +100,9 @@ class Feeder:
             try:
                 for batch in itertools.chain([first], batches):
                     sent += batch.num_rows
-                    answered = client.answered(batch, batch.schema.names, _rows.OBJECTS)
+                    answered = client.answered(batch, batch.schema.names, _queues.OBJECTS)
                     got = sent
-                    yield from _rows.objects(answered.columns[-1])
+                    yield from _queues.objects(answered.columns[-1])
                 client.finish()
             finally:
                 client.close()

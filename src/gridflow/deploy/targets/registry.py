@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import Final
 
-from gridflow._spec.program import brought, load
+from gridflow._spec.brought import brought, load
 from gridflow.deploy.targets.base import Target
 from gridflow.errors import InvalidArgument
 

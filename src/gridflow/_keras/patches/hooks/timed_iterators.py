@@ -12,7 +12,7 @@ from gridflow._keras.patches.methods import Layer, wrap
 from gridflow._keras.patches.private_parts import module
 
 if TYPE_CHECKING:
-    from gridflow._keras.spent import Spent
+    from gridflow._keras.due import Spent
 
 _CPU: Final = "/device:CPU:0"
 
