@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -477,7 +478,7 @@ def test_an_agent_with_another_folder_of_the_same_name_uses_the_driver(
     monkeypatch.setattr(
         driver.store,
         "locate",
-        lambda name: (found := locate(name))._replace(at=elsewhere(found.at)),
+        lambda name: replace(found := locate(name), at=elsewhere(found.at)),
     )
     checkpoints.send(made, offered(1))
     name = driver.store.latest()[0].name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gridflow._coordinator import events as ev
@@ -333,7 +333,7 @@ class RpcHandler:
     def locate(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return where an agent may read a checkpoint itself; empty: it has to fetch it."""
         wanted = parse(AN_AGENT, "a wish", message, headers.Download)
-        return self._checkpoints.locate(wanted.name)._asdict()
+        return asdict(self._checkpoints.locate(wanted.name))
 
     def _committed(self, name: str, made: headers.CheckpointFile) -> None:
         self._observed.tell("checkpoint", made.place)

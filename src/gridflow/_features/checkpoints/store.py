@@ -15,7 +15,7 @@ import uuid
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gridflow._files.local import make_folders, open_file, sync, write_whole
 from gridflow._keras.resume.checkpoint_file import not_finite_in
@@ -43,7 +43,8 @@ class CommittedCheckpoint:
     place: Place
 
 
-class StoredAt(NamedTuple):
+@dataclass(frozen=True)
+class StoredAt:
     """Where a checkpoint is, for those who may see it there themselves.
 
     `at`: A path, or an address with a scheme; empty: only the driver has it.
