@@ -257,7 +257,7 @@ class JobHandle(Pushing):
         ------
         InvalidArgument
             `steps` isn't such a pair, the job has ended, its tasks can't be asked, or they train on
-            torch or with servers.
+            PyTorch or with servers.
         """
         first, last = profiles.check(steps)
         if self._ended.is_set():

@@ -188,7 +188,7 @@ class Restarts:
         How many workers of a group may be replaced while the others go on: when the process of one
         is killed, exits or is frozen, or its agent or executor is lost, the others keep theirs,
         wait for a new one, and repeat only the step that was interrupted. For ``fit`` of tf_keras,
-        and of Keras 3 on TensorFlow or torch, under ``strategy="multi_worker_mirrored"``, without
+        and of Keras 3, but not on JAX, under ``strategy="multi_worker_mirrored"``, without
         GPUs and with `ctx.callbacks`; what can't go on so restarts as a whole, if ``max_restarts``
         or ``policy`` allow it. Replacements don't count toward these. See ``docs/failure.md``.
 

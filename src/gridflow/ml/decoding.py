@@ -29,7 +29,7 @@ def decoder_of(pickled: bytes, slots: Mapping[str, Slot], backend: str | None) -
     slots : mapping of str to Slot
         The inputs, in the order of the columns.
     backend : str or None
-        Of Keras 3. The function gets tensors, and under JAX and torch arrays, as in training.
+        Of Keras 3. The function gets tensors, and under JAX and PyTorch arrays, as in training.
     """
     if not pickled:
         return list

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Kubeflow Trainer's name for training tasks.
 _NODE: Final = "node"
-#: The number of nodes, from Trainer's torch policy, and the name of its JobSet and job.
+#: The number of nodes, from Trainer's policy for torchrun, and the name of its JobSet and job.
 _NODES: Final = "PET_NNODES"
 _SET: Final = "JOBSET_NAME"
 #: Variables with an index, and the first index; Docker Swarm counts slots from 1.
@@ -113,7 +113,7 @@ def _cluster(environ: Mapping[str, str], role: str, index: int) -> dict[str, Any
             ) from error
     if role == _NODE and (count := _nodes(environ)):
         name, port = environ[_SET], environ.get("GRIDFLOW_PORT", str(DEFAULT_PORT))
-        # A set without a subdomain uses its own name, which Trainer's torch policy relies on, too.
+        # A set without a subdomain uses its own name; Trainer's policy for torchrun relies on that.
         return {WORKER: [f"{name}-{_NODE}-0-{i}.{name}:{port}" for i in range(count)]}
     if index:
         reason = f"{role}:{index} has peers, but GRIDFLOW_CLUSTER with their addresses isn't set."

@@ -138,8 +138,8 @@ class KerasEstimator(
         its last checkpoint there. Each such fit has its own subfolder.
     gpus : float, optional
         GPUs of each worker, as for `gridflow.TensorflowDistributor`.
-    backend : {'tensorflow', 'jax', 'torch'}, default 'tensorflow'
-        What Keras 3 trains with.
+    backend : str, default 'tensorflow'
+        What Keras 3 trains with, as for `gridflow.TensorflowDistributor`.
     distributor : dict, optional
         Other options of `gridflow.TensorflowDistributor`, such as ``{"max_restarts": 3, "logs":
         "none"}``.

@@ -1,7 +1,7 @@
 """Gradients and losses of Keras 3 where each rank's step has its own part of a batch.
 
-On TensorFlow and torch. Keras sums gradients last, after they are clipped, checked and accumulated;
-here they are averaged before anything else is done with them.
+On TensorFlow and PyTorch. Keras sums gradients last, after they are clipped, checked and
+accumulated; here they are averaged before anything else is done with them.
 """
 
 from __future__ import annotations
