@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
-from gridflow._keras.patches.bugs import keras3_steps
+from gridflow._keras.patches.bugs import keras3_losses
 from gridflow._keras.patches.methods import Layer, wrap
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def install(current: Callable[[], Ranks | None]) -> None:
     for kind in (base_optimizer.BaseOptimizer, _SCALING):
         wrap(kind, "apply", apply, Layer.ROWS)
     wrap(_SCALING, "scale_loss", scale_loss, Layer.ROWS)
-    keras3_steps.install()
+    keras3_losses.install()
 
 
 def _times(grad: Any, factor: int) -> Any:
