@@ -9,7 +9,7 @@ import pytest
 from gridflow import Programs, errors
 from gridflow._spec.cluster import ClusterSpec, Task
 from gridflow._spec.program import ScriptProgram
-from gridflow._training.modes.classic import with_flags
+from gridflow._training.tensorflow_server import with_flags
 
 
 def between_graph(ctx, steps):

@@ -76,7 +76,8 @@ def main(folder, allocation):
             seed=1,
             logs="none",
             progress=False,
-            start_timeout=20,
+            # Under dynamic allocation all of it is waited: for more workers than there are.
+            start_timeout={"dynamic": 30, "static": 120}[allocation],
             restarts=Restarts(max_replacements=1),
             deadlines=Deadlines(run=300),
         )

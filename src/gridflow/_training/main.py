@@ -28,9 +28,8 @@ from gridflow._spec.cluster import DISPATCHER, Task, facts_of
 from gridflow._spec.network import past_proxies
 from gridflow._spec.option_groups import DATA_SERVICE
 from gridflow._spec.printable import shortened
-from gridflow._training import output, process
+from gridflow._training import output, process, tensorflow_server
 from gridflow._training.inbox import Inbox
-from gridflow._training.modes import classic
 from gridflow._wire.channel import CHANNEL_VARIABLE, PRELOAD_VARIABLE, Channel
 from gridflow._wire.child import Hello, Leave, Raised, Returned, Setup
 from gridflow._wire.failures import LONGEST_SUMMARY, LONGEST_TRACEBACK, hint_for
@@ -90,7 +89,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
 
         return data_server.serve(setup, channel, inbox)
     if not setup.runs_function:
-        return classic.serve(setup, channel, inbox)
+        return tensorflow_server.serve(setup, channel, inbox)
     inbox.leaves_at_once = setup.serves
     from gridflow._keras import results
     from gridflow._keras.patches import registry
@@ -107,7 +106,7 @@ def _live(channel: Channel, inbox: Inbox, work_dir: Path) -> int:
     refuse()
     loaded = _load(Path(setup.function))
     if setup.spec.training.programs.classic_flags:
-        loaded = classic.with_flags(loaded, ctx.cluster_spec, ctx.task)
+        loaded = tensorflow_server.with_flags(loaded, ctx.cluster_spec, ctx.task)
     try:
         value = _run(loaded, ctx)
     except BaseException:
