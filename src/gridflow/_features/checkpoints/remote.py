@@ -225,7 +225,7 @@ class MirroredCheckpoints(CheckpointStore):
     def stored(self, name: str) -> Path:
         """Return the file of a checkpoint, fetched if necessary.
 
-        Raises `GridflowError`: There is none of this name, or it can't be fetched.
+        Raises `GridflowError`: No checkpoint has this name, or it can't be fetched.
         """
         path = super().stored(name)
         with self._fetching:
@@ -303,7 +303,7 @@ class MirroredCheckpoints(CheckpointStore):
         self._copies = {each: copy for each, copy in self._copies.items() if each != name}
 
     def _fetch(self, source: Where, path: Path) -> None:
-        """Fetch a checkpoint, in vain for a while if necessary: others may be lost without it."""
+        """Fetch a checkpoint; retry for a while, as a restart would fail without it."""
         until, pause = time.monotonic() + _READ_SECONDS, _AGAIN_SECONDS
         while True:
             try:

@@ -160,7 +160,7 @@ class CheckpointStore:
     def locate(self, name: str) -> StoredAt:
         """Return where a checkpoint can be read.
 
-        Raises `GridflowError`: There is none of this name.
+        Raises `GridflowError`: No checkpoint has this name.
         """
         path = self.stored(name)
         try:
