@@ -88,6 +88,23 @@ def test_a_worker_or_evaluator_whose_process_died_is_replaced_while_the_others_g
     assert story.phase is Phase.TRAINING
 
 
+@pytest.mark.parametrize("rank", [WORKER, EVALUATOR])
+def test_one_that_dies_before_the_others_are_ready_is_replaced_and_waited_for(rank):
+    story = Story(tasks=SERVED, strategy="parameter_server")
+    for each in story.ranks:
+        story.register(each)
+    story.wait(60)
+    story.hears(rank, reports.Ready(generation=0))
+    _, again = story.hears(rank, reports.Failed(failed(rank)))
+    assert again == ev.Send(commands.Replace(0, rank), (rank,))
+    for each in set(story.ranks) - {rank}:
+        story.hears(each, reports.Ready(generation=0))
+    story.wait(60)
+    assert story.phase is Phase.STARTING
+    story.hears(rank, reports.Ready(generation=0))
+    assert story.phase is Phase.TRAINING
+
+
 def test_an_exception_of_the_evaluators_function_is_not_met_by_doing_it_again():
     story = served()
     story.hears(EVALUATOR, reports.Failed(failed(EVALUATOR, "exception")))

@@ -85,8 +85,8 @@ _OF_LAUNCHES: Final[Mapping[FailureKind, type[GridflowError]]] = {
 }
 #: For how many times the heartbeat's deadline the others of a group wait for a silent agent.
 _SILENT_FOR: Final = 2
-#: The phases in which a rank of the group may be lost while the others go on.
-_WITH_GROUPS: Final = frozenset({Phase.STARTING, Phase.TRAINING})
+#: The phases in which a task may be lost while the others go on.
+_REPLACEABLE_IN: Final = frozenset({Phase.STARTING, Phase.TRAINING})
 #: How often per generation a task's process is replaced; more means that something else is wrong.
 MOST_REPLACEMENTS: Final = 5
 
@@ -309,7 +309,7 @@ class JobMachine:
         if isinstance(event, ev.SlotsCame):
             return self._slots_came(event)
         if isinstance(event, ev.WantsToJoin):
-            if event.generation == self.generation and self.phase in _WITH_GROUPS:
+            if event.generation == self.generation and self.phase in _REPLACEABLE_IN:
                 self._ready_to_join.add(event.rank)
             return self._let_in()
         if isinstance(event, ev.NotReplaced):
@@ -645,12 +645,12 @@ class JobMachine:
         if rank in self._group:
             is_replaced = is_replaced or failure.kind == PREEMPTED
             return is_replaced and self._can_go_on(rank, failure)
-        is_replaced = is_replaced and self.phase is Phase.TRAINING and self.parts[rank].is_replaced
+        is_replaced = is_replaced and self.phase in _REPLACEABLE_IN and self.parts[rank].is_replaced
         return is_replaced and member.replacements < MOST_REPLACEMENTS
 
     def _can_go_on(self, rank: int, failure: TaskFailure) -> bool:
         """Return whether the group goes on once a rank has a new process, or a new agent."""
-        if self.phase not in _WITH_GROUPS or rank not in self._group:
+        if self.phase not in _REPLACEABLE_IN or rank not in self._group:
             return False
         if len(self.replaced) >= self.max_replacements or self._saves_to_move:
             return False
@@ -672,10 +672,10 @@ class JobMachine:
         member.replacements += 1
         member.ready, member.up_by = False, at + self.start_timeout
         self._replacements.watch(rank)
+        if self.phase is Phase.STARTING:
+            self._unready.add(rank)
+            self._put_off_deadline(at)
         if rank in self._group:
-            if self.phase is Phase.STARTING:
-                self._unready.add(rank)
-                self._put_off_deadline(at)
             return self._regroup(rank, failure)
         words = f"{failure.task}: {failure.summary}. It is restarted; the others go on."
         return [ev.Say(words), ev.Send(commands.Replace(self.generation, rank), (rank,))]
