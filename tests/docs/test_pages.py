@@ -44,6 +44,18 @@ def test_every_page_can_be_reached_from_the_index_or_the_readme():
         assert page.name == "index.md" or f"{page.name})" in linked, f"nothing links to {page}"
 
 
+def test_modules_that_the_page_of_the_architecture_names_exist():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    assert len(named) > 50
+    modules = [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("src/**/*.py")]
+    modules += [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("tests/*/*.py")]
+    for name in named:
+        part = f"/{name}"
+        found = (part in path if name.endswith("/") else path.endswith(part) for path in modules)
+        assert any(found), f"there is no {name}"
+
+
 def test_the_reference_has_every_public_name_and_no_other():
     text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: gridflow\.(\w+)$", text, re.MULTILINE)
