@@ -73,6 +73,7 @@ class JobHandle(Pushing):
         self._ended = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
+        self._is_cancelled = False
         #: Whether nobody has this handle who could feed the job.
         self.is_never_fed = False
         _running.add(self)
@@ -136,6 +137,7 @@ class JobHandle(Pushing):
         A second call doesn't wait for the tasks. It has no effect on a job that has ended.
         """
         if not self._ended.is_set():
+            self._is_cancelled = True
             self._run.cancel()
 
     def __enter__(self) -> Self:
@@ -322,6 +324,8 @@ class JobHandle(Pushing):
             run = cast("JobRun", self._run)  # no other has a coordinator
             self._run = inside_of(run.job, self._launcher, error)
             run.wake()
+            if self._is_cancelled:  # which the first one may have heard too late
+                self._run.cancel()
         return self._run.run()
 
     def _work(self) -> None:

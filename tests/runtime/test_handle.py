@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import psutil
 import pytest
 
 from gridflow import JobCancelled, LocalLauncher, TensorflowDistributor, errors
+from gridflow._coordinator import executor_coordinator
+from gridflow._handle import JobHandle
 from suite.waiting import patience, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
@@ -208,3 +211,34 @@ if __name__ == "__main__":
 def test_ctrl_c_is_heard_whichever_thread_it_is_delivered_to(tmp_path):
     printed = run_program(INTERRUPTED, tmp_path)
     assert "interrupted in order" in printed
+
+
+class Run:
+    """A run that ends with an error once it is cancelled."""
+
+    job = state = None
+
+    def __init__(self, error):
+        self.error, self.is_cancelled = error, threading.Event()
+
+    def run(self):
+        self.is_cancelled.wait(patience())
+        raise self.error
+
+    def cancel(self):
+        self.is_cancelled.set()
+
+    def wake(self):
+        pass
+
+
+def test_a_job_that_is_cancelled_while_its_coordinator_moves_to_the_executors_ends(
+    tmp_path, monkeypatch
+):
+    moved = Run(JobCancelled("cancelled"))
+    monkeypatch.setattr(executor_coordinator, "inside_of", lambda *_: moved)
+    handle = JobHandle(Run(errors.ClientUnreachable("no way")), LocalLauncher(), tmp_path)
+    handle.cancel()
+    wait_for(moved.is_cancelled.is_set, "the other run to be cancelled")
+    with pytest.raises(JobCancelled):
+        handle.result(patience())
