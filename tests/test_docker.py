@@ -80,7 +80,6 @@ def test_hadolint_finds_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_the_commands_make_an_environment_that_starts_a_task(tmp_path):
     root = tmp_path / "root"
     for name in ("source", "tmp", "opt", "wheels", "app", "bin"):

@@ -101,7 +101,6 @@ def check(outcome, cell):
         assert not outcome.by_loss
 
 
-@pytest.mark.timeout(600)  # the first test of a column computes all of it
 @pytest.mark.parametrize("flavour", table.FLAVOURS)
 @pytest.mark.parametrize("strategy", table.STRATEGIES)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: ", ".join(cell))
@@ -109,14 +108,12 @@ def test_it_computes_what_one_process_computes(outcomes, cell, strategy, flavour
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", table.STRATEGIES)
 @pytest.mark.parametrize(("flavour", "cell"), STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_what_one_process_computes(outcomes, cell, strategy, flavour):
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("strategy", "flavour", "cell"), WEIGHTED_CELLS, ids=str)
 def test_what_counts_differently_on_replicas_counts_as_in_one_process(
     outcomes, cell, strategy, flavour
@@ -126,7 +123,6 @@ def test_what_counts_differently_on_replicas_counts_as_in_one_process(
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), BACKEND_STEP_CELLS, ids=str)
 def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strategy, flavour):
@@ -135,7 +131,6 @@ def test_steps_of_every_kind_compute_it_on_other_backends(outcomes, cell, strate
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize("flavour", table.BACKENDS)
 @pytest.mark.parametrize("cell", BACKEND_CELLS, ids=lambda cell: ", ".join(cell))
@@ -145,7 +140,6 @@ def test_other_backends_compute_what_one_process_computes(outcomes, cell, strate
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ["parameter_server"])
 @pytest.mark.parametrize("flavour", table.FLAVOURS)
 @pytest.mark.parametrize("cell", asynchronous.CELLS, ids=lambda cell: ", ".join(cell))
@@ -153,7 +147,6 @@ def test_parameter_servers_are_as_good_as_synchronous_training(outcomes, cell, s
     check(outcomes(strategy, flavour)[cell], cell)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ON_SPARK)
 @pytest.mark.parametrize(("flavour", "cell"), SPARK_CELLS, ids=str)
 def test_it_computes_the_same_on_spark(outcomes, spark, cell, strategy, flavour):

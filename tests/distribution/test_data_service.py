@@ -128,7 +128,6 @@ def of_every_sharding(ctx, files, count, victim):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("count", "data", "victim"),
     [

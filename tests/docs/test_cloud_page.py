@@ -205,7 +205,6 @@ def test_a_node_gets_the_wheel_from_a_bucket_by_the_services_own_command(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
 def test_a_node_that_is_prepared_twice_runs_gridflow(tmp_path):
     uv = shutil.which("uv") or shutil.which("uv", path=ROOT / ".tools" / "bin")
     build = [uv, "build", "--wheel", "--quiet", "--out-dir", tmp_path / "setup", ROOT]

@@ -50,7 +50,6 @@ def test_the_documents_lead_to_each():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("no_leaks")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_shows_what_it_keeps(name, tmp_path):

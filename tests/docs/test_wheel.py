@@ -14,7 +14,6 @@ import pytest
 from documents import ROOT, check_what_the_readme_promises
 
 #: Fetching what isn't in uv's cache yet counts, too.
-SECONDS = 600
 
 
 def find_uv():
@@ -98,7 +97,6 @@ def test_the_readmes_script_runs_from_a_wheel_in_a_fresh_environment(wheel, envi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS)
 @pytest.mark.usefixtures("no_leaks")
 def test_what_the_readme_has_installed_passes_smoke(wheel, environment, tmp_path):
     # ``make setup`` has put the packages of these extras into uv's cache.

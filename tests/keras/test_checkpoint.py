@@ -139,7 +139,6 @@ DEATHS = {1: (2, EPOCHS * STEPS), 4: (STEPS + 3,), None: (STEPS, STEPS + 1)}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")
 @pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
 @pytest.mark.parametrize(("strategy", "workers"), [("none", 1), ("multi_worker_mirrored", 2)])
@@ -536,7 +535,6 @@ def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("by_value", "no_leaks")
 def test_other_situations_of_a_resume(tmp_path):
     (through,), _ = run_job(undisturbed, data=DATA)

@@ -291,7 +291,6 @@ def tf_events(path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("deaths", "seen", "backend"),
     [
@@ -326,7 +325,6 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("deaths", "seen", "backend"),
     [
@@ -346,7 +344,6 @@ def test_a_loop_of_ones_own_goes_on_too(deaths, seen, backend, tmp_path, no_leak
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_others_begin_without_one_that_dies_before_all_have_met(tmp_path):
     handle = start(train, {}, str(tmp_path), "process", 0.15)
     kill_as_it_starts(handle, "worker:0")
@@ -391,7 +388,6 @@ def test_moving_statistics_are_those_of_all_that_are_left(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_job_ends_without_one_that_is_away(rank, tmp_path, no_leaks):
     del no_leaks
@@ -405,7 +401,6 @@ def test_a_job_ends_without_one_that_is_away(rank, tmp_path, no_leaks):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["agent", "executor"])
 def test_on_spark_the_others_go_on_while_spark_starts_the_task_again(spark, victim, tmp_path):
     rows = [(x.tolist(), float(y)) for x, y in zip(ROWS["x"], ROWS["y"], strict=True)]

@@ -20,7 +20,6 @@ ROWS, BATCH, EPOCHS = 203, 8, 4
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("allocation", ["static", "dynamic"])
 def test_a_job_that_begins_with_few_workers_grows_at_the_end_of_an_epoch(allocation, tmp_path):
     driver = Path(__file__).with_name("growing_driver.py")

@@ -12,7 +12,7 @@ import pytest
 
 from gridflow import LocalLauncher, Restarts, TensorflowDistributor
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
 #: Steps of an epoch: 200 rows.

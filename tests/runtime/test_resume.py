@@ -221,7 +221,6 @@ def check_moved(job, folder, uninterrupted):
     assert job["ledger"] == []
 
 
-@pytest.mark.timeout(450)
 def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_is_taken_back(
     uninterrupted, tmp_path
 ):
@@ -236,12 +235,10 @@ def test_under_dynamic_allocation_a_job_waits_for_executors_and_leaves_one_that_
     check_moved(told["job"], tmp_path, uninterrupted)
 
 
-@pytest.mark.timeout(450)
 def test_a_standalone_cluster_is_asked_for_another_executor_where_none_is_left(tmp_path):
     assert told_by_driver(tmp_path, "anew", "static")["anew"] == "trained"
 
 
-@pytest.mark.timeout(450)
 @pytest.mark.parametrize(
     ("how", "allocation"),
     [
@@ -258,7 +255,6 @@ def test_a_job_moves_when_it_loses_a_worker_or_an_executor_under_either_allocati
     check_moved(told_by_driver(tmp_path, how, allocation)["job"], tmp_path, uninterrupted)
 
 
-@pytest.mark.timeout(450)
 def test_where_workers_come_and_go_the_others_go_on_without_an_executor_that_is_taken_back(
     tmp_path,
 ):

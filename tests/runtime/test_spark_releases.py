@@ -83,7 +83,6 @@ def expected_of(version):
     return {"version": version, "loss": 1, "rows": 64, "model": "TrainedModel"}
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 def test_a_keras_model_is_trained_on_two_executors(version, no_leaks, tmp_path):
     found = told_by(sys.executable, version, tmp_path)

@@ -9,7 +9,7 @@ from typing import Final
 #: On a machine with nothing else to do, where what is waited for takes a few seconds at most.
 _CALM: Final = 120.0
 #: Below the time of a test, whose end would say less than who waits.
-_MOST: Final = 240.0
+_MOST: Final = 540.0
 #: Between two looks, of which the first come fast and all of them may be dear.
 _PAUSES: Final = (0.005, 0.2)
 

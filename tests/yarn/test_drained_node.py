@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from clients import executors_of, has_executors_alone
 
 from suite.waiting import wait_for
@@ -34,7 +33,6 @@ def train_twice(spark, tests, folder):
     return [weights.tolist() for weights in alone.value], told
 
 
-@pytest.mark.timeout(600)
 def test_a_job_leaves_a_node_that_is_drained_and_loses_at_most_one_step(notebook, yarn, tmp_path):
     notebook.begin(train_twice, str(_TESTS), str(tmp_path))
     wait_for(lambda: len(list(tmp_path.glob("here-*"))) == 2, "both ranks", seen=notebook.said)
