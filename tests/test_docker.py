@@ -115,7 +115,7 @@ def test_the_commands_make_an_environment_that_starts_a_task(tmp_path):
                     capture_output=True,
                     text=True,
                     check=False,
-                    timeout=300,
+                    timeout=540,
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert (root / "opt" / "gridflow" / "spark_main.py").is_file()

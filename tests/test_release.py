@@ -31,7 +31,7 @@ def release(clone, *words):
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=540,
     )
     return done.returncode, done.stdout + done.stderr
 

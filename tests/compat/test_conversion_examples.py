@@ -25,7 +25,7 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=540,
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-5000:]
     (found,) = re.findall(r"^prediction (.*)$", ended.stdout, re.MULTILINE)

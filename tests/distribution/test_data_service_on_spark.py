@@ -25,7 +25,7 @@ def test_numbers_come_as_the_page_says_and_training_is_as_without_it_on_spark(tm
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
         env={**os.environ, **WITH_SUITE},
     )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"

@@ -26,7 +26,7 @@ def run(name, *arguments, **more):
         env={**os.environ, **more},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=540,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-3000:]

@@ -28,7 +28,7 @@ def found(scratch, tmp_path_factory):
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=540,
         env={**os.environ, **WITH_SUITE},
     )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"

@@ -49,7 +49,7 @@ def run(python, code, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=540,
     )
 
 

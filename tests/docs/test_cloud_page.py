@@ -140,7 +140,7 @@ def prepare(*words, folder, python=None, extras="validate"):
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=540,
     )
 
 

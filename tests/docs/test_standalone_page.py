@@ -79,7 +79,7 @@ def test_the_commands_of_the_page_train_a_model(tmp_path):
             )
         submitted = shell(submit, tmp_path, stdout=subprocess.PIPE)
         started.append(submitted)
-        output, _ = submitted.communicate(timeout=200)
+        output, _ = submitted.communicate(timeout=540)
         assert submitted.returncode == 0, output[-6000:]
         (losses,) = re.findall(r"^loss \[(.*)\]$", output, re.MULTILINE)
         losses = [float(loss) for loss in losses.split(",")]

@@ -32,7 +32,7 @@ def shell(script, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=540,
     )
 
 

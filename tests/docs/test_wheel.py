@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from documents import ROOT, check_what_the_readme_promises
 
-#: Fetching what isn't in uv's cache yet counts, too.
-
 
 def find_uv():
     """Return uv: of the PATH, or the one that ``make setup`` installed."""

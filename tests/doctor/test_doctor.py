@@ -315,7 +315,7 @@ def doctor(*words, **options):
         [sys.executable, "-m", "gridflow.cli", "doctor", "--json", *words],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
         **options,
     )

@@ -25,7 +25,7 @@ def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=540,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     told = json.loads(done.stdout.splitlines()[-1])

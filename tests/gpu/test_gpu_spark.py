@@ -25,7 +25,7 @@ def seen(scratch):
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -72,7 +72,7 @@ def run(job, target):
     quiet = {"CUDA_VISIBLE_DEVICES": "-1"}
     running = [launch(*words[2:], env={**env, **quiet}) for _, _, env, words in found]
     try:
-        outputs = [process.communicate(timeout=200)[0] for process in running]
+        outputs = [process.communicate(timeout=540)[0] for process in running]
     finally:
         for process in running:
             process.kill()

@@ -496,7 +496,7 @@ def test_it_predicts_over_spark_connect(tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=540,
         check=False,
     )
     assert "all over Connect: ok" in done.stdout, done.stderr[-3000:]

@@ -199,7 +199,7 @@ def told_by_driver(*arguments):
         env={**os.environ, "PYTHONPATH": str(driver.parents[1])},  # of the suite
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

@@ -29,7 +29,7 @@ def try_out(words, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=270,
+        timeout=540,
     )
     return done.returncode, done.stdout + done.stderr, json.loads(results.read_text())
 

@@ -72,7 +72,7 @@ def told_by(python, version, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=540,
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert said, done.stdout[-4000:] + done.stderr[-9000:]

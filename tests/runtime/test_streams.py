@@ -98,7 +98,7 @@ def run(folder, **changes):
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=540,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return json.loads(done.stdout.splitlines()[-1])
