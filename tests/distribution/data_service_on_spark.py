@@ -20,22 +20,23 @@ def read(ctx, count):
     """Return the numbers of two passes of a rank; in the second the dispatcher dies."""
     import tensorflow as tf
 
-    found = []
+    found, killed = [], None
     dataset = ctx.data_service(tf.data.Dataset.range(count).batch(BATCH))
     for part in range(2):
         found.append([])
         for place, batch in enumerate(dataset):
             found[-1] += batch.numpy().tolist()
             if part and ctx.is_chief and place == 2:
-                kill_task(ctx, "dispatcher:0")
+                killed = kill_task(ctx, "dispatcher:0")
     if ctx.is_chief:  # the job mustn't end before its driver has heard of it
-        wait_for(lambda: is_there(ctx, "dispatcher:0"), "another dispatcher")
+        wait_for(lambda: is_replaced(ctx, "dispatcher:0", killed), "another dispatcher")
     return found
 
 
-def is_there(ctx, task):
+def is_replaced(ctx, task, killed):
+    """Return whether a task has a process other than the killed one, which may take its time."""
     try:
-        return process_of(ctx, task).is_running()
+        return process_of(ctx, task).pid != killed
     except ProcessLookupError:
         return False
 
