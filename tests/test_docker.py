@@ -14,7 +14,7 @@ import pytest
 from gridflow.deploy.description.description import RUN_AS_USER
 from gridflow.deploy.description.services import SERVING_IMAGES
 from gridflow.deploy.targets.docker import BASE
-from suite.waiting import patience
+from suite.waiting import LONGEST, patience
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docker" / "Dockerfile"
@@ -115,7 +115,7 @@ def test_the_commands_make_an_environment_that_starts_a_task(tmp_path):
                     capture_output=True,
                     text=True,
                     check=False,
-                    timeout=540,
+                    timeout=LONGEST,
                 )
                 assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert (root / "opt" / "gridflow" / "spark_main.py").is_file()

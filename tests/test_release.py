@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.waiting import patience
+from suite.waiting import LONGEST, patience
 
 ROOT = Path(__file__).parents[1]
 ENTRY = "<!-- towncrier release notes start -->\n"
@@ -31,7 +31,7 @@ def release(clone, *words):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     return done.returncode, done.stdout + done.stderr
 

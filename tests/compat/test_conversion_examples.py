@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.waiting import LONGEST
+
 FOLDER = Path(__file__).parents[2] / "examples" / "conversion"
 #: What counts as learned; of guessing: 0.1, for shapes 0.33, for pixels 0.87.
 ENOUGH = {"resnet": 0.5, "unet": 0.9, "streaming": 0.6}
@@ -25,7 +27,7 @@ def test_a_program_of_its_time_runs_as_it_is(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-5000:]
     (found,) = re.findall(r"^prediction (.*)$", ended.stdout, re.MULTILINE)

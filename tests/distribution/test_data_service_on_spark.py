@@ -12,6 +12,7 @@ import pytest
 
 from suite.data_service import most_missing
 from suite.new_process import WITH_SUITE
+from suite.waiting import LONGEST
 
 SCRIPT = Path(__file__).with_name("data_service_on_spark.py")
 
@@ -25,7 +26,7 @@ def test_numbers_come_as_the_page_says_and_training_is_as_without_it_on_spark(tm
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
         env={**os.environ, **WITH_SUITE},
     )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.waiting import LONGEST
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +28,7 @@ def run(name, *arguments, **more):
         env={**os.environ, **more},
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=LONGEST,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-3000:]

@@ -12,6 +12,7 @@ import pytest
 
 from conformance import asynchronous
 from suite.new_process import WITH_SUITE
+from suite.waiting import LONGEST
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def found(scratch, tmp_path_factory):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
         env={**os.environ, **WITH_SUITE},
     )
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-6000:]}"

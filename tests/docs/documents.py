@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from suite.waiting import LONGEST
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 
@@ -49,7 +51,7 @@ def run(python, code, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from documents import ROOT
 
-from suite.waiting import patience
+from suite.waiting import LONGEST, patience
 
 NODE = ROOT / "examples" / "cloud" / "node.sh"
 #: Stands in for a service's own command: keeps how it was called, and copies from a folder.
@@ -140,7 +140,7 @@ def prepare(*words, folder, python=None, extras="validate"):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
 
 

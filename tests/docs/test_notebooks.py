@@ -11,6 +11,8 @@ import sys
 import pytest
 from documents import ROOT
 
+from suite.waiting import LONGEST
+
 FOLDER = ROOT / "examples" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 #: Of what a cell shows.
@@ -67,7 +69,7 @@ def test_it_runs_and_shows_what_it_keeps(name, tmp_path):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=LONGEST,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

@@ -13,7 +13,7 @@ import pytest
 from documents import ROOT, python_blocks, users_environment
 
 from suite.ports import free_ports
-from suite.waiting import patience, wait_for
+from suite.waiting import LONGEST, patience, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -79,7 +79,7 @@ def test_the_commands_of_the_page_train_a_model(tmp_path):
             )
         submitted = shell(submit, tmp_path, stdout=subprocess.PIPE)
         started.append(submitted)
-        output, _ = submitted.communicate(timeout=540)
+        output, _ = submitted.communicate(timeout=LONGEST)
         assert submitted.returncode == 0, output[-6000:]
         (losses,) = re.findall(r"^loss \[(.*)\]$", output, re.MULTILINE)
         losses = [float(loss) for loss in losses.split(",")]

@@ -10,6 +10,8 @@ import sys
 import pytest
 from documents import ROOT, python_blocks, run_as_a_user, users_environment
 
+from suite.waiting import LONGEST
+
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("for-*.md"))
 
 
@@ -32,7 +34,7 @@ def shell(script, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
 
 

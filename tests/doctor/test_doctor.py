@@ -21,7 +21,7 @@ from gridflow._spec.exits import Exit
 from gridflow._wire.mutual_tls import knock
 from gridflow.cli import main
 from suite.ports import free_ports
-from suite.waiting import patience
+from suite.waiting import LONGEST, patience
 
 HERE = "127.0.0.1"
 
@@ -315,7 +315,7 @@ def doctor(*words, **options):
         [sys.executable, "-m", "gridflow.cli", "doctor", "--json", *words],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=540,
+        timeout=LONGEST,
         check=False,
         **options,
     )

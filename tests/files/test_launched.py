@@ -14,6 +14,7 @@ import pytest
 from gridflow import data
 from gridflow.errors import GridflowError, InvalidArgument
 from gridflow.tfrecord import write_records
+from suite.waiting import LONGEST
 
 PROGRAM = """
 import sys
@@ -41,7 +42,7 @@ def test_launched_programs_read_their_parts_in_equal_steps(tmp_path):
         )
 
     tasks = [launched({"type": role, "index": 0}) for role in ("chief", "worker")]
-    found = [task.communicate(timeout=540)[0].splitlines() for task in tasks]
+    found = [task.communicate(timeout=LONGEST)[0].splitlines() for task in tasks]
     chief, worker = (json.loads(lines[-2]) for lines in found)
     assert [lines[-1] for lines in found] == ["4", "4"]
     assert len(chief) == 4

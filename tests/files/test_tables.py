@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from suite import sparks, tables
+from suite.waiting import LONGEST
 
 DRIVER = Path(__file__).with_name("tables_driver.py")
 
@@ -25,7 +26,7 @@ def test_a_table_is_written_again_when_its_snapshot_is_another(tmp_path, form):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     told = json.loads(done.stdout.splitlines()[-1])

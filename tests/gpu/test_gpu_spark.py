@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.waiting import LONGEST
+
 pytestmark = pytest.mark.slow
 
 DRIVER = Path(__file__).with_name("on_gpus") / "driver.py"
@@ -25,7 +27,7 @@ def seen(scratch):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])

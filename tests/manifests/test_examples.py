@@ -13,6 +13,7 @@ from jobs import LACKING, ROOT, SCHEMAS, flights, needs_schemas
 from launching import launch
 
 from gridflow.deploy import Role, get_target, validate
+from suite.waiting import LONGEST
 
 FOLDER = ROOT / "examples" / "manifests"
 COLUMNS = ("dep_delay", "distance", "hour_sin", "hour_cos", "temp", "wind_speed", "visib")
@@ -72,7 +73,7 @@ def run(job, target):
     quiet = {"CUDA_VISIBLE_DEVICES": "-1"}
     running = [launch(*words[2:], env={**env, **quiet}) for _, _, env, words in found]
     try:
-        outputs = [process.communicate(timeout=540)[0] for process in running]
+        outputs = [process.communicate(timeout=LONGEST)[0] for process in running]
     finally:
         for process in running:
             process.kill()

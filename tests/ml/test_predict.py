@@ -17,6 +17,7 @@ from gridflow import errors, predict_udf
 from gridflow._gpu.devices import Device
 from gridflow.ml import task_gpu, with_pandas
 from gridflow.ml.columns import Slot, scattered, to_column, to_input
+from suite.waiting import LONGEST
 
 #: pyspark leaves the sockets that rows came by to the garbage collector.
 pytestmark = [
@@ -496,7 +497,7 @@ def test_it_predicts_over_spark_connect(tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=LONGEST,
         check=False,
     )
     assert "all over Connect: ok" in done.stdout, done.stderr[-3000:]

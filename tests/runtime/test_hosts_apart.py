@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from suite.hosts import Hosts
+from suite.waiting import LONGEST
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def run_on(hosts, tmp_path, train="together", **network):
     """Run a job of two whose driver is on one host; return what the ranks returned."""
     script = SCRIPT.format(python=str(hosts.python(tmp_path)), network=network, train=train)
     words = ["ip", "netns", "exec", hosts.driver, sys.executable, "-c", script]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=540)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=LONGEST)
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert said, done.stdout[-4000:] + done.stderr[-6000:]
     return json.loads(said[0].removeprefix("SAID "))

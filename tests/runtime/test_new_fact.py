@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gridflow
+from suite.waiting import LONGEST
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leaks")]
 
@@ -81,4 +82,4 @@ def test_a_new_fact_touches_few_files_and_arrives(tmp_path):
         (package / file).write_text(content.replace(place, f"{text}\n{place}"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     words = [sys.executable, "-c", SCRIPT]
-    subprocess.run(words, env=environment, cwd=tmp_path, check=True, timeout=540)
+    subprocess.run(words, env=environment, cwd=tmp_path, check=True, timeout=LONGEST)

@@ -18,7 +18,7 @@ from gridflow import LocalLauncher, Restarts, TensorflowDistributor
 from gridflow._features.checkpoints.store import CheckpointStore
 from gridflow._spec.place import Place
 from gridflow.errors import InvalidArgument, JobExists, TrainingFailed
-from suite.waiting import patience, wait_for
+from suite.waiting import LONGEST, patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -199,7 +199,7 @@ def told_by_driver(*arguments):
         env={**os.environ, "PYTHONPATH": str(driver.parents[1])},  # of the suite
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=LONGEST,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

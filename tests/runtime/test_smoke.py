@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from suite.waiting import LONGEST
+
 pytestmark = pytest.mark.slow
 
 PARTS = ["job", "feed", "estimator", "predict_udf", "tfrecord", "jax"]
@@ -29,7 +31,7 @@ def try_out(words, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     return done.returncode, done.stdout + done.stderr, json.loads(results.read_text())
 

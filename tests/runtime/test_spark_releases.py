@@ -12,6 +12,7 @@ import pytest
 
 from suite import classes
 from suite.sparks import VERSIONS, spark, spark_of
+from suite.waiting import LONGEST
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +73,7 @@ def told_by(python, version, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     assert said, done.stdout[-4000:] + done.stderr[-9000:]

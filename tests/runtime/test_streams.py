@@ -14,7 +14,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 
 from gridflow import InvalidArgument, SparkLauncher, TensorflowDistributor
 from suite import kafka
-from suite.waiting import wait_for
+from suite.waiting import LONGEST, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,7 +98,7 @@ def run(folder, **changes):
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=LONGEST,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -8,8 +8,9 @@ from typing import Final
 
 #: On a machine with nothing else to do, where what is waited for takes a few seconds at most.
 _CALM: Final = 120.0
-#: Below the time of a test, whose end would say less than who waits.
-_MOST: Final = 540.0
+#: Seconds for a process that a test starts, and the most that anything is waited for: below the
+#: ten minutes of a test, whose end would say less than who waits.
+LONGEST: Final = 540.0
 #: Between two looks, of which the first come fast and all of them may be dear.
 _PAUSES: Final = (0.005, 0.2)
 
@@ -20,7 +21,7 @@ def patience():
     A limit for what is to succeed, also for ``process.wait()``, ``thread.join()`` and the like.
     """
     busy = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-    return min(_CALM * max(busy, 1.0), _MOST)
+    return min(_CALM * max(busy, 1.0), LONGEST)
 
 
 def wait_for(condition, what, *, seen=None, ignoring=()):

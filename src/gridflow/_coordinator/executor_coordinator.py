@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gridflow._feed.ingest.base import RankRows
     from gridflow._feed.push.sender import Destination
     from gridflow._launch.base import Launcher, LaunchListener
-    from gridflow._launch.spark.connect import WholeJob
     from gridflow._launch.spark.launcher import SparkLauncher
     from gridflow._spec.cluster import Task
     from gridflow._wire.payload import AgentPayload
@@ -93,10 +92,11 @@ class InsideRun(RecordedRun):
     state = "training"
 
     def __init__(self, job: PreparedJob, launcher: SparkLauncher) -> None:
-        self.spec, self._job, self._launcher = job.spec, job, launcher
+        self.spec, self._job = job.spec, job
         self.streams = _Unreachable()
-        self._whole: WholeJob | None = None
-        self._is_cancelled = False
+        self._whole, self._rows = launcher.run_inside(
+            job.id, job.spec, job.data, SCHEMA, self._body
+        )
         logs = {task: job.job_dir / "logs" / _log_name(task) for task in job.spec.tasks}
         self._outcome = record.Outcome((), {}, Ledger(), (), logs, None, {})
 
@@ -132,12 +132,7 @@ class InsideRun(RecordedRun):
         console.say(f"the coordinator runs {where}: logs and progress are shown when the job ends")
         error: BaseException | None = None
         began = set()
-        self._whole, rows = self._launcher.run_inside(
-            job.id, job.spec, job.data, SCHEMA, self._body
-        )
-        if self._is_cancelled:
-            self._whole.cancel()
-        for row in rows:
+        for row in self._rows:
             if row.kind == _FILE:
                 path = inside(job.job_dir, row.name)
                 try:
@@ -170,9 +165,7 @@ class InsideRun(RecordedRun):
 
     def cancel(self) -> None:
         """End the job's stage, and everything that it started."""
-        self._is_cancelled = True
-        if self._whole is not None:
-            self._whole.cancel()
+        self._whole.cancel()
 
     def stacks(self, timeout: float, give_up: Callable[[], bool]) -> dict[str, str | None]:  # noqa: ARG002 (as of a running job)
         """Refuse.

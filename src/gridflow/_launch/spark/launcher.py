@@ -291,7 +291,7 @@ class SparkLauncher:
     def run_inside(
         self, job: str, spec: JobSpec, data: Mapping[str, Any], schema: str, make_body: MakeBody
     ) -> tuple[connect.WholeJob, Iterator[Any]]:
-        """Start a job that is one Spark job; return it and its rows."""
+        """Return a job that is one Spark job, and its rows: asking for the first starts it."""
         ((places, need),) = _stages(len(spec.tasks), spec.fed, spec.gpus, has_data=bool(data))
         limit = spec.start_timeout
         whole = connect.WholeJob(
