@@ -26,6 +26,20 @@ def texts(keras):
     return keras.Sequential([keras.Input((7,)), *hidden, layers.Dense(1)])
 
 
+def halves(keras):
+    hidden = keras.layers.Dense(8, "gelu", dtype="bfloat16")
+    return keras.Sequential([keras.Input((6,)), hidden, keras.layers.Dense(1, dtype="bfloat16")])
+
+
+def quantized(keras):
+    hidden = keras.layers.Dense(8, "gelu")
+    model = keras.Sequential([keras.Input((6,)), hidden, keras.layers.Dense(1)])
+    hidden.quantize("int8")
+    hidden.enable_lora(2)
+    assert "int8" in {each.dtype for each in model.weights}
+    return model
+
+
 def trained(ctx):
     """Return what each case learns, logs and predicts."""
     import keras
@@ -42,6 +56,8 @@ def trained(ctx):
             {"sample_weight": WEIGHTS},
         ),
         "masked": (texts, optimizers.Adam(0.01), WORDS, np.repeat(Y[:, None], 7, 1), {}),
+        "variables of bfloat16": (halves, optimizers.SGD(0.1), X, Y, {}),
+        "variables of int8": (quantized, optimizers.Adam(0.01), X, Y, {}),
         # The last batch has a single row.
         "ranks without rows": (numbers, optimizers.Lamb(0.01), X[:17], Y[:17], {}),
     }
@@ -53,7 +69,8 @@ def trained(ctx):
             model.compile(type(optimizer).from_config(optimizer.get_config()), "mse")
         losses = model.fit(x, y, **FIT, **more).history["loss"]
         losses.append(model.evaluate(x, y, batch_size=16, verbose=0))
-        found[name] = model.get_weights(), losses, model.predict(x, batch_size=16, verbose=0)
+        weights = [weight.astype("float64") for weight in model.get_weights()]
+        found[name] = weights, losses, model.predict(x, batch_size=16, verbose=0)
     return found
 
 
@@ -63,9 +80,10 @@ def test_three_ranks_train_as_one_process_does():
     (alone,), _ = run_job(trained)
     ranks, _ = run_job(trained, 3, "multi_worker_mirrored")
     for name, (weights, losses, predicted) in alone.items():
+        near = {"atol": 0.06 if name.endswith("bfloat16") else 2e-6, "err_msg": name}
         for found in ranks:
             for have, want, first in zip(found[name][0], weights, ranks[0][name][0], strict=True):
-                np.testing.assert_allclose(have, want, atol=2e-6, err_msg=name)
+                np.testing.assert_allclose(have, want, **near)
                 np.testing.assert_array_equal(have, first, err_msg=name)
-            np.testing.assert_allclose(found[name][1], losses, atol=2e-6, err_msg=name)
-            np.testing.assert_allclose(found[name][2], predicted, atol=2e-6, err_msg=name)
+            np.testing.assert_allclose(found[name][1], losses, **near)
+            np.testing.assert_allclose(found[name][2], predicted, **near)
