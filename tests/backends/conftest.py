@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from gridflow import LocalLauncher, TensorflowDistributor
+from suite.new_process import skip_without
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +21,7 @@ def _by_value(by_value):
 @pytest.fixture(scope="module", params=["jax", "torch"])
 def backend(request):
     """Give each backend that is installed."""
-    if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"{request.param} isn't installed")
+    skip_without(request.param)
     return request.param
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Restarts, TensorflowDistributor, errors
+from suite.new_process import skip_without
 
 ROWS = 61
 
@@ -115,7 +116,7 @@ def train_with_validation(ctx, death, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("death", [("train", 5), ("train", 7), ("test", 3), ("fit", 0)], ids=str)
 def test_on_torch_the_others_go_on_from_the_step_after_which_a_rank_died(death, tmp_path):
-    pytest.importorskip("torch")
+    skip_without("torch")
 
     def run(death, **options):
         distributor = TensorflowDistributor(

@@ -10,6 +10,7 @@ import pytest
 
 from chaos import faults, jobs
 from chaos.__main__ import end_of
+from suite.new_process import skip_without
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,6 +51,6 @@ def test_what_goes_wrong_ends_right_or_in_an_error_that_names_a_task(kind, fault
     if kind == "two hosts" and (os.geteuid() or shutil.which("ip") is None):
         pytest.skip("network namespaces need root and the command ip")
     if kind == "elastic on torch":
-        pytest.importorskip("torch")
+        skip_without("torch")
     end = end_of(kind, fault, random.Random(3))
     assert not end.startswith("WRONG"), end

@@ -18,6 +18,7 @@ from gridflow import (
     errors,
 )
 from gridflow._gpu import devices
+from suite.new_process import skip_without
 from suite.waiting import patience, wait_for
 
 #: Of the GPU for each task, so that tests can run at the same time.
@@ -80,7 +81,7 @@ def see_with_jax(ctx):
 
 
 def test_a_part_of_a_gpu_has_a_part_of_its_memory_on_jax():
-    pytest.importorskip("jax")
+    skip_without("jax")
     job = distributor(strategy="none", backend="jax", gpus=PART)
     (address,), platform, limit = job.run(see_with_jax).value
     memory = {str(device.index): device.memory for device in devices.find()}[address]
@@ -122,7 +123,7 @@ def table(workers):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_a_gpu_learns_what_a_cpu_learns(backend):
-    pytest.importorskip(backend)
+    skip_without(backend)
     found = {}
     for gpus in (0, PART):
         job = distributor(strategy="none", backend=backend, gpus=gpus, env=EXACT)
@@ -136,7 +137,7 @@ def test_a_gpu_learns_what_a_cpu_learns(backend):
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_ranks_that_share_a_gpu_train_one_model(backend, workers):
-    pytest.importorskip(backend)
+    skip_without(backend)
     alone = distributor(strategy="none", backend=backend, gpus=PART, env=EXACT)
     expected = alone.run(learn, data=table(1)).value
     job = distributor(workers, backend=backend, gpus=PART, env=EXACT)
@@ -188,7 +189,7 @@ sys.stdin.read()
 @contextlib.contextmanager
 def somebody_computes():
     """Let another program compute on the first GPU."""
-    pytest.importorskip("torch")
+    skip_without("torch")
     words = [sys.executable, "-c", HOLD]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout.readline() == b"holds\n"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
-import pytest
-
 from gridflow import LocalLauncher, TensorflowDistributor
 
 #: Replicas of ``mirrored``: logical CPU devices of the one process.
@@ -38,9 +34,3 @@ def on_replicas(ctx, function, arguments):
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(REPLICAS)]
     tf.config.set_logical_device_configuration(cpu, devices)
     return function(ctx, *arguments)
-
-
-def skip_without(package):
-    """Skip a test of what isn't installed."""
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} isn't installed")

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from ranks import run_job, skip_without
+from ranks import run_job
 
 import keras
 from gridflow import errors
 from gridflow._collectives.host import HostGroup
 from gridflow._keras.agreement import Agreement, FitState, odd_one
+from suite.new_process import skip_without
 
 X = np.linspace(0, 1, 256, dtype="float32").reshape(64, 4)
 

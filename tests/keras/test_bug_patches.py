@@ -9,11 +9,11 @@ import types
 from pathlib import Path
 
 import pytest
-from ranks import run_job, skip_without
+from ranks import run_job
 
 from gridflow import LaunchOptions
 from gridflow.errors import EnvironmentMismatch
-from suite.new_process import in_new_process
+from suite.new_process import in_new_process, skip_without
 
 
 @pytest.fixture(

@@ -14,6 +14,7 @@ from gridflow._keras import callbacks as gridflow_callbacks
 from gridflow._keras.resume.checkpoint_file import Checkpoint
 from gridflow.errors import InvalidArgument
 from suite.lives import Life
+from suite.new_process import skip_without
 from suite.waiting import wait_for
 
 ROWS, BATCH, EPOCHS = 48, 8, 3
@@ -513,7 +514,7 @@ def test_with_steps_per_epoch_a_resume_goes_on_in_the_middle_of_a_pass(
 ):
     group = {"num_workers": workers, "strategy": strategy, "data": DATA}
     if flavour == "jax":
-        pytest.importorskip("jax")
+        skip_without("jax")
         group["backend"] = "jax"
     (through, *_), _ = run_job(passes_and_epochs, arguments=(flavour, steps, rows), **group)
     assert through[2] == 4 * steps

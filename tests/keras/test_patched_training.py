@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ranks import run_job, skip_without
+from ranks import run_job
+
+from suite.new_process import skip_without
 
 ROWS, BATCH = 64, 16
 GROUP = "multi_worker_mirrored"

@@ -10,7 +10,7 @@ import pytest
 from gridflow._keras.patches import private_parts
 from gridflow._keras.patches.private_parts import MissingPart
 from gridflow.errors import MissingDependency
-from suite.new_process import in_new_process
+from suite.new_process import in_new_process, skip_without
 
 
 @pytest.mark.slow
@@ -124,8 +124,7 @@ def test_each_part_of_jax_is_there():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_fit_can_be_hooked_under_each_backend(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} isn't installed")
+    skip_without(backend)
     found = in_new_process(
         """
         import numpy as np

@@ -15,7 +15,7 @@ from dynamic_driver import DYNAMIC, frame, until
 
 from gridflow import Deadlines, Restarts, SparkLauncher, TensorflowDistributor
 from gridflow.testing.cluster import StandaloneCluster, wait_for_slots
-from suite.waiting import wait_for
+from suite.waiting import patience, wait_for
 
 BATCH, EPOCHS = 8, 6
 
@@ -77,7 +77,7 @@ def main(folder, allocation):
             logs="none",
             progress=False,
             # Under dynamic allocation all of it is waited: for more workers than there are.
-            start_timeout={"dynamic": 30, "static": 120}[allocation],
+            start_timeout={"dynamic": min(patience() / 4, 60), "static": 120}[allocation],
             restarts=Restarts(max_replacements=1),
             deadlines=Deadlines(run=300),
         )

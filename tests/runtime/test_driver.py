@@ -17,7 +17,7 @@ import gridflow
 from gridflow import SparkLauncher, TensorflowDistributor, errors
 from gridflow.testing.cluster import wait_for_slots
 from gridflow.testing.deaths import agent_of_this_task
-from suite.waiting import patience, wait_for
+from suite.waiting import LONGEST, patience, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def run_alone(text, **environment):
         [sys.executable, "-c", text],
         capture_output=True,
         text=True,
-        timeout=patience(),
+        timeout=LONGEST,
         check=False,
         env={**os.environ, **environment},
     )

@@ -22,6 +22,7 @@ from gridflow import (
     observers,
 )
 from suite.deaths import kill_as_it_starts
+from suite.new_process import skip_without
 
 WORKERS, BATCH, EPOCHS = 3, 8, 3
 _X = np.random.default_rng(0).normal(size=(603, 4)).astype("float32")
@@ -306,7 +307,7 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
     deaths, seen, backend, tmp_path, no_leaks
 ):
     del no_leaks
-    pytest.importorskip(backend)
+    skip_without(backend)
     heard = Heard()
     told = {"observers": [heard], "backend": backend}
     result = run(train, deaths, str(tmp_path), "process", 0.15, **told)
@@ -336,7 +337,7 @@ def test_the_others_go_on_and_the_model_is_that_of_all_rows_that_were_trained(
 )
 def test_a_loop_of_ones_own_goes_on_too(deaths, seen, backend, tmp_path, no_leaks):
     del no_leaks
-    pytest.importorskip(backend)
+    skip_without(backend)
     result = run(loop, deaths, str(tmp_path), "process", 0.15, backend=backend)
     first = check(result)
     assert sizes(first["members"])[: len(seen)] == seen

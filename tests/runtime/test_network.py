@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import importlib.util
 import socket
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 
 from gridflow import LocalLauncher, NetworkError, Role, TensorflowDistributor, errors
 from gridflow._spec.network import Network, past_proxies
+from suite.new_process import skip_without
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def own_page(ctx, kind):
 @pytest.mark.parametrize("kind", ["multi_worker_mirrored", "parameter_server", "jax"])
 @pytest.mark.usefixtures("no_leaks")
 def test_a_proxy_is_for_the_users_own_requests(kind, proxy, monkeypatch):
-    if kind == "jax" and importlib.util.find_spec("jax") is None:
-        pytest.skip("jax isn't installed")
+    if kind == "jax":
+        skip_without("jax")
     address = f"http://127.0.0.1:{proxy.server_port}"
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, address)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gridflow import LocalLauncher, Role, TensorflowDistributor
+from suite.new_process import skip_without
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +141,7 @@ def on_backends(ctx):
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_jax_and_torch_count_each_row_once_too(backend):
-    pytest.importorskip(backend)
+    skip_without(backend)
     result = run(on_backends, strategy="multi_worker_mirrored", backend=backend)
     for rank, rows in enumerate((np.arange(33), np.arange(33, 66))):
         found = told(result, rank)

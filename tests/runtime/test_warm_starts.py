@@ -238,9 +238,15 @@ def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
         )
         return set(distributor.run(agent).values)
 
-    first = agents()
-    # Spark may have had an idle one that it takes first.
-    assert any(first == found for found in (agents(), agents()))
+    def were_there():
+        found = agents()
+        known = found <= seen
+        seen.update(found)
+        return known
+
+    # Each executor takes the worker that has been idle for longest: it may have some of before.
+    seen = agents()
+    assert any(were_there() for _ in range(6))
 
 
 THREAD = """
@@ -361,12 +367,14 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
         end(guardian, channel, output)
         assert not psutil.pid_exists(pid)
         seen.append((server.pid, server.num_fds(), server.memory_full_info().uss))
-    (first, _, before), (last, _, after) = seen[1], seen[-1]
-    assert first == last
+    assert seen[1][0] == seen[-1][0]
+    # On a busy machine the server may still share memory with what it forked for the last one, and
+    # close its files.
+    parts = seen[1:6], seen[-5:]
+    before, after = (max(memory for _, _, memory in part) for part in parts)
     assert after - before < 1 << 20
-    # On a busy machine the server may still close what it had of the last one.
-    fewest = [min(files for _, files, _ in part) for part in (seen[1:6], seen[-5:])]
-    assert fewest[0] == fewest[1]
+    before, after = (min(files for _, files, _ in part) for part in parts)
+    assert before == after
     wait_for(lambda: len(server.children()) == 1, "its janitor alone", seen=server.children)
 
 

@@ -1,5 +1,6 @@
 """Code that runs in a process of its own: it imports or patches Keras, or cuts the network."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -37,3 +38,12 @@ def in_new_process(source, backend="tensorflow", before=()):
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     return ended.stdout.strip()
+
+
+def skip_without(package):
+    """Skip a test of what isn't installed. The tests' own process doesn't import it.
+
+    That of another backend would stay beside TensorFlow in tests that come later.
+    """
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} isn't installed")
