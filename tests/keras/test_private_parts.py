@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import pytest
@@ -104,8 +103,8 @@ def test_a_variable_in_shards_is_known_by_them():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax isn't installed")
 def test_each_part_of_jax_is_there():
+    skip_without("jax")
     found = in_new_process(
         """
         import jax

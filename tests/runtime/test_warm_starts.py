@@ -228,7 +228,7 @@ def test_without_warm_seconds_there_is_no_server(run):
     assert "gridflow._agent.main" in agent_of_started
 
 
-def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
+def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark, monkeypatch):
     def agent(ctx):
         return int(os.environ["GRIDFLOW_AGENT_PID"])
 
@@ -238,15 +238,9 @@ def test_a_worker_of_spark_is_an_agent_again_in_the_next_job(spark):
         )
         return set(distributor.run(agent).values)
 
-    def were_there():
-        found = agents()
-        known = found <= seen
-        seen.update(found)
-        return known
-
-    # Each executor takes the worker that has been idle for longest: it may have some of before.
-    seen = agents()
-    assert any(were_there() for _ in range(6))
+    # Spark takes workers of the same environment: none that other tests have left idle.
+    monkeypatch.setitem(spark.sparkContext.environment, "OF_THIS_TEST", "alone")
+    assert agents() == agents()
 
 
 THREAD = """
@@ -359,6 +353,10 @@ def end(guardian, channel, output):
     os.close(output)
 
 
+def wait_for_its_janitor_alone(server):
+    wait_for(lambda: len(server.children()) == 1, "its janitor alone", seen=server.children)
+
+
 def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
     seen = []
     for _ in range(51):
@@ -366,16 +364,14 @@ def test_fifty_processes_leave_nothing_in_the_server(servers, tmp_path):
         server = psutil.Process(psutil.Process(pid).parent().ppid())
         end(guardian, channel, output)
         assert not psutil.pid_exists(pid)
+        wait_for_its_janitor_alone(server)  # what forks shares memory with the server
         seen.append((server.pid, server.num_fds(), server.memory_full_info().uss))
-    assert seen[1][0] == seen[-1][0]
-    # On a busy machine the server may still share memory with what it forked for the last one, and
-    # close its files.
-    parts = seen[1:6], seen[-5:]
-    before, after = (max(memory for _, _, memory in part) for part in parts)
+    (first, _, before), (last, _, after) = seen[1], seen[-1]
+    assert first == last
     assert after - before < 1 << 20
-    before, after = (min(files for _, files, _ in part) for part in parts)
-    assert before == after
-    wait_for(lambda: len(server.children()) == 1, "its janitor alone", seen=server.children)
+    # On a busy machine the server may still close what it had of the last one.
+    fewest = [min(files for _, files, _ in part) for part in (seen[1:6], seen[-5:])]
+    assert fewest[0] == fewest[1]
 
 
 STARTS_A_SERVER = """
